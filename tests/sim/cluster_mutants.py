@@ -40,6 +40,7 @@ from scriba.storage.log import Log
 from scriba.storage.truncation import Truncation
 from scriba.testing.sim.world.disk import SimDisk
 from scriba.wire.messages.fetch import PartitionData
+from tests.sim.fastpath_mutants import asked_by
 
 Patch = pytest.MonkeyPatch
 Lied = Callable[[], None]
@@ -49,6 +50,7 @@ QUORUM, REPLICAS, VOTERS, MOVES = "quorum", "replicas", "voters", "moves"
 DIVERGING, TRUNCATING = "diverging", "truncating"
 JOINING, REBORN, MARKERS = "joining", "reborn", "markers"
 OBSERVED = "observed"
+PRODUCE_FAST_PATH: Final = "scriba.broker.fastpath.produce"
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,6 +288,21 @@ def acknowledges_below_min_isr(patch: Patch, lied: Lied) -> None:
     patch.setattr(LeaderState, "in_sync", lenient)
 
 
+def fast_path_overlooks_min_isr(patch: Patch, lied: Lied) -> None:
+    """A Produce on the fast path does not ask how many replicas are in sync, nor does what it has
+    appended; every other way of a record does."""
+    in_sync = LeaderState.in_sync
+
+    def lenient(self: LeaderState, minimum: int) -> bool:
+        truth = in_sync(self, minimum)
+        if truth or not asked_by(PRODUCE_FAST_PATH):
+            return truth
+        lied()
+        return True
+
+    patch.setattr(LeaderState, "in_sync", lenient)
+
+
 def counts_an_observer_for_acks(patch: Patch, lied: Lied) -> None:
     """An observer that has everything is as good as one that is in sync."""
     in_sync = LeaderState.in_sync
@@ -441,6 +458,7 @@ MUTANTS: Final = (
     Mutant(counts_a_fetch_that_diverges, DIVERGING, 0, DIFFERS, 10, cheap=True),
     Mutant(lets_in_before_the_epoch_starts, JOINING, 1, "joined the in-sync", 10, cheap=True),
     Mutant(acknowledges_below_min_isr, REPLICAS, 1, "with in-sync replicas", cheap=True),
+    Mutant(fast_path_overlooks_min_isr, REPLICAS, 1, "with in-sync replicas", 10, cheap=True),
     Mutant(counts_an_observer_for_acks, OBSERVED, 0, "with in-sync replicas", 10, cheap=True),
     Mutant(waits_for_an_observer, OBSERVED, 0, "waits for an observer", 10),
     Mutant(goes_on_when_deposed, REPLICAS, 0, "the cluster is not whole"),

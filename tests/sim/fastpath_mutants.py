@@ -4,7 +4,7 @@ Each makes fast paths overlook one thing that the general path heeds. What they 
 from them at the door: a function of partition, log or group gives another answer while a fast path
 is among its callers, and its own to everybody else. So the variants say nothing of how a fast path
 is written, and hold for whatever takes its place. One that needs several replicas (acks=all where
-too few are in sync) cannot be played on one node.
+too few are in sync) cannot be played on one node: it is among `cluster_mutants`.
 """
 
 import sys
