@@ -71,3 +71,21 @@ def test_a_cordoned_broker_that_gets_a_partition_is_found() -> None:
     moves = Moves()
     moves.made(WHERE, BEFORE, {2, 9})
     assert moves.violations == ["t-0 was made with replicas [1, 2, 3], of which [2] are cordoned"]
+
+
+def test_a_leader_that_hands_over_changes_the_order_and_nothing_else() -> None:
+    moves = moving()
+    moves.changed(WHERE, ALL_IN_SYNC)
+    moves.changed(WHERE, Placement((4, 3, 2), (2, 3, 4), 4))
+    moves.finish()
+    assert (moves.finished, moves.violations) == (1, [])
+    moves.changed(WHERE, Placement((4, 3), (3, 4), 4))
+    assert "which nobody asked for" in moves.violations[0]
+
+
+def test_another_order_than_was_asked_for_is_found_where_nobody_handed_over() -> None:
+    moves = moving()
+    moves.changed(WHERE, Placement((2, 4, 3), (2, 3, 4), 2))
+    moves.finish()
+    assert "which nobody asked for" in moves.violations[0]
+    assert "[4, 2, 3] was asked for last" in moves.violations[1]

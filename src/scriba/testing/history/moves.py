@@ -10,6 +10,9 @@ replicas tells what it asks for before it does, and what it was told.
     cancelled has those from which it began
     nobody is given a new partition whose directories are all cordoned
     what was asked for last, and granted, is how it is in the end
+
+A leader that hands a partition over asks for the same replicas in another order, while nothing
+moves: after that it is the same replicas that must be there, in whatever order.
 """
 
 from collections.abc import Sequence, Set
@@ -58,6 +61,8 @@ class Ask:
 class Moves(Findings):
     placed: dict[Where, Placement] = field(default_factory=dict)
     asks: dict[Where, list[Ask]] = field(default_factory=dict)
+    handed_over: set[Where] = field(default_factory=set)
+    """Partitions whose replicas were put in another order since they were as somebody asked."""
     begun: int = 0
     finished: int = 0
     cancelled: int = 0
@@ -85,6 +90,7 @@ class Moves(Findings):
         for where in [each for each in self.placed if each[0] == topic]:
             del self.placed[where]
             self.asks.pop(where, None)
+            self.handed_over.discard(where)
 
     def changed(self, where: Where, now: Placement) -> None:
         before = self.placed[where]
@@ -106,8 +112,11 @@ class Moves(Findings):
                 )
         elif self._asked(where, now.replicas):
             self.finished += 1
+            self.handed_over.discard(where)
         elif before.moves and {*now.replicas} == {*before.original}:
             self.cancelled += 1
+        elif not before.moves and {*now.replicas} == {*before.replicas}:
+            self.handed_over.add(where)
         else:
             self.violation(
                 f"{place(where)}: a move from {list(before.original)} ended with replicas "
@@ -116,6 +125,10 @@ class Moves(Findings):
 
     def _asked(self, where: Where, replicas: Replicas) -> bool:
         return any(ask.replicas == replicas for ask in self.asks.get(where, ()))
+
+    def _is_as(self, where: Where, now: Placement, asked: Replicas) -> bool:
+        same = {*now.replicas} == {*asked} and len(now.replicas) == len(asked)
+        return now.replicas == asked or (same and where in self.handed_over)
 
     def _check(self, where: Where, now: Placement) -> None:
         known = {*now.replicas}
@@ -141,7 +154,7 @@ class Moves(Findings):
             elif any(ask.granted is None for ask in asks):
                 continue  # it may have come late, after others
             granted = [ask.replicas for ask in asks if ask.granted]
-            if granted and granted[-1] is not None and granted[-1] != now.replicas:
+            if granted and granted[-1] is not None and not self._is_as(where, now, granted[-1]):
                 self.violation(
                     f"{place(where)}: {list(granted[-1])} was asked for last, its replicas are "
                     f"{list(now.replicas)}"
