@@ -290,8 +290,8 @@ def _heartbeat(
                 yield from fence(state, (broker,), STOPPED if stops else ASKED)
             case Standing.UNFENCED:
                 yield _change(broker, fenced=UNFENCE)
-                leaderless = state.partitions.leaderless(state.image)
-                yield from update_leaders(state, leaderless, including=broker.id)
+                awaiting = state.partitions.awaiting(state.image, broker.id)
+                yield from update_leaders(state, awaiting, including=broker.id)
     offline = set(request.offline_log_dirs).intersection(broker.directories)
     if offline and len(offline) < len(broker.directories):
         # What a failed device had may be gone, or come back older than it was: nobody leads by it.

@@ -2,9 +2,10 @@
 
 By broker: the partitions that it leads, those that it is in sync with and those that it may lead
 though it is not (its eligible ones, KIP-966). Those without a leader stand under `NO_LEADER`.
-Besides, those that it is out of sync with, those whose replicas are being reassigned, and those
-whose first replica does not lead. All of it follows from the image and is kept up with each change,
-so a fenced broker costs as much as it has partitions, in a cluster of any size.
+Besides, those that it is out of sync with, those of its own that nobody leads, those whose replicas
+are being reassigned, and those whose first replica does not lead. All of it follows from the image
+and is kept up with each change, so a broker that is fenced or comes back costs as much as it has
+partitions, in a cluster of any size.
 """
 
 from collections import defaultdict
@@ -27,6 +28,7 @@ class PartitionIndex:
         "_eligible",
         "_in_sync",
         "_led",
+        "_offline",
         "_reassigning",
         "visited",
     )
@@ -36,6 +38,7 @@ class PartitionIndex:
         self._in_sync: dict[int, _Group] = {}
         self._eligible: dict[int, _Group] = {}
         self._behind: dict[int, _Group] = {}
+        self._offline: dict[int, _Group] = {}
         self._reassigning: _Group = {}
         self._displaced: dict[int, _Group] = {}
         self.visited = 0
@@ -84,6 +87,7 @@ class PartitionIndex:
             (self._eligible, old.eligible_leader_replicas, after.eligible_leader_replicas),
             (self._behind, _out_of_sync(old), _out_of_sync(after)),
             (self._displaced, _displaced(old), _displaced(after)),
+            (self._offline, _offline(old), _offline(after)),
         ):
             if was or now:
                 self._regroup(groups, topic_id, index, was, now)
@@ -116,8 +120,14 @@ class PartitionIndex:
 
     def _forget(self, topic_id: bytes) -> None:
         self._reassigning.pop(topic_id, None)
-        everything = (self._led, self._in_sync, self._eligible, self._behind, self._displaced)
-        for groups in everything:
+        for groups in (
+            self._led,
+            self._in_sync,
+            self._eligible,
+            self._behind,
+            self._displaced,
+            self._offline,
+        ):
             for group in groups.values():
                 group.pop(topic_id, None)
 
@@ -131,6 +141,10 @@ class PartitionIndex:
 
     def leaderless(self, image: ClusterImage) -> Iterator[Chosen]:
         return self._walk(image, [self._led.get(NO_LEADER, {})])
+
+    def awaiting(self, image: ClusterImage, broker: int) -> Iterator[Chosen]:
+        """Partitions without a leader that have a replica on the broker: it may be theirs."""
+        return self._walk(image, [self._offline.get(broker, {})])
 
     def in_sync(self, image: ClusterImage, brokers: Iterable[int]) -> Iterator[Chosen]:
         """Partitions with one of these brokers in their in-sync set, each once."""
@@ -195,3 +209,8 @@ def _displaced(partition: PartitionImage) -> tuple[int, ...]:
     """The first replica, if another leads."""
     first = partition.replicas[:1]
     return () if partition.leader in (NO_LEADER, *first) else first
+
+
+def _offline(partition: PartitionImage) -> tuple[int, ...]:
+    """All replicas, if none leads."""
+    return partition.replicas if partition.leader == NO_LEADER else ()

@@ -11,7 +11,7 @@ BROKERS = (1, 2, 3, 4)
 def walked(image: ClusterImage) -> dict[str, dict[int, list[tuple[str, int]]]]:
     """By broker, what leads, what is in sync and what is eligible, by looking at everything."""
     found: dict[str, dict[int, list[tuple[str, int]]]] = {
-        name: {} for name in ("led", "in sync", "trusted", "behind", "displaced")
+        name: {} for name in ("led", "in sync", "trusted", "behind", "displaced", "awaiting")
     }
     for topic in image.topics_by_id.values():
         for index, partition in topic.partitions.items():
@@ -19,6 +19,8 @@ def walked(image: ClusterImage) -> dict[str, dict[int, list[tuple[str, int]]]]:
             found["led"].setdefault(partition.leader, []).append(place)
             if partition.leader not in (NO_LEADER, partition.replicas[0]):
                 found["displaced"].setdefault(partition.replicas[0], []).append(place)
+            for broker in partition.replicas if partition.leader == NO_LEADER else ():
+                found["awaiting"].setdefault(broker, []).append(place)
             for broker in {*partition.original} - {*partition.isr}:
                 found["behind"].setdefault(broker, []).append(place)
             for broker in partition.isr:
@@ -41,6 +43,8 @@ def check(cluster: Cluster) -> None:
         assert behind == {topic for topic, _ in expected["behind"].get(broker, [])}
         first = places(index.displaced(image, [broker]))
         assert first == sorted(expected["displaced"].get(broker, []))
+        waiting = places(index.awaiting(image, broker))
+        assert waiting == sorted(expected["awaiting"].get(broker, []))
         told = places(index.in_sync(image, [broker]))
         assert told == sorted(expected["in sync"].get(broker, []))
         assert places(index.trusted(image, broker)) == sorted(expected["trusted"].get(broker, []))

@@ -99,6 +99,18 @@ def test_a_broker_that_is_fenced_and_returns_costs_its_own_partitions(large: Any
     assert visited(large) <= 3
 
 
+def test_a_broker_that_returns_looks_at_no_partition_that_waits_for_others(large: Any) -> None:
+    for broker in (1, 2, 3, 4):
+        large.beat(broker, want_fence=True)
+    large.beat(5, want_fence=True)
+    offline = large.controller.offline_count
+    assert offline >= 1000
+    visited(large)
+    large.beat(5)
+    assert visited(large) == 3, "of more than a thousand that nobody leads"
+    assert large.controller.offline_count < offline
+
+
 def test_a_quiet_heartbeat_and_a_tick_look_at_no_partition(large: Any) -> None:
     large.wait(1_000, 1, 2, 3, 4, 5)
     visited(large)
