@@ -207,6 +207,27 @@ def test_a_broker_that_applies_slowly_is_waited_for(shape: Shape) -> None:
     play(script, shape)
 
 
+@shapes
+def test_nobody_waits_longer_to_be_seen_than_the_request_allows(shape: Shape) -> None:
+    async def script(scene: Scene) -> None:
+        through, *others = scene.brokers
+        for at in others:
+            if at != scene.active():
+                follower = scene.node(at).metadata.follower
+                follower._apply = never  # type: ignore[method-assign]
+        began = scene.sim.loop.time()
+        assert await scene.create(through, "hurried", timeout_ms=100) is ErrorCode.NONE
+        assert scene.sim.loop.time() - began < 0.6, "a second is what bringing it there may take"
+        assert through in scene.known("hurried")
+        assert scene.known("hurried") != scene.brokers
+
+    play(script, shape)
+
+
+async def never(batches: list[Batch]) -> None:
+    await asyncio.sleep(3600)
+
+
 def slowly(apply: Callable[[list[Batch]], Awaitable[None]]) -> Callable[..., Awaitable[None]]:
     async def slow(batches: list[Batch]) -> None:
         await asyncio.sleep(0.3)

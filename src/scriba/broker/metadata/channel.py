@@ -142,7 +142,8 @@ class ControllerChannel:
         node = self._node
         limit = self._patience(request) if timeout_ms is None else timeout_ms
         began = node.world.clock.mono_ms()
-        deadline = began + limit
+        # Bringing it to the controller may take longer than its client gave it; being seen not.
+        visible_until = began + min(limit, max(getattr(request, "timeout_ms", limit), 0))
         passed_on = ctx is None or not node.is_controller_listener(ctx.listener)
         last: Exception | None = None
         try:
@@ -150,7 +151,9 @@ class ControllerChannel:
                 while True:
                     before = node.quorum.leader()
                     try:
-                        response = await self._attempt(request, version, ctx, deadline, passed_on)
+                        response = await self._attempt(
+                            request, version, ctx, visible_until, passed_on
+                        )
                         break
                     except (NetworkError, TimeoutError) as failure:
                         last = failure
@@ -196,14 +199,14 @@ class ControllerChannel:
         request: Message,
         version: int | None,
         ctx: Context | None,
-        deadline: int,
+        visible_until: int,
         passed_on: bool,
     ) -> Any:
         quorum = self._node.quorum
         if quorum.leads:
             response = await quorum.call(request, version, ctx)
             if type(request) in VISIBLE:
-                await quorum.visible(deadline)
+                await quorum.visible(visible_until)
         elif passed_on:
             response = await self._ask_leader(request, version, ctx)
             if type(request) in VISIBLE:
