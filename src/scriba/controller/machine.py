@@ -82,6 +82,8 @@ class Controller:
         self._filling = self.state.partitions.fill(image)
         self._heard_at = 0
         self._elections_due = False
+        self._look_again_at = 0
+        """When partitions without a leader are looked at, whatever happened to them."""
         self._rebalance = LeaderRebalance(self.state)
         self.balancer = Balancer(self.state)
         for name in image.topics_by_name:
@@ -144,8 +146,9 @@ class Controller:
         silent = brokers.silent_brokers(self.state, now)
         if silent:
             return self._fence(silent, brokers.SILENT)
-        if self._elections_due:
+        if self._elections_due or now.mono_ms >= self._look_again_at:
             self._elections_due = False
+            self._look_again_at = now.mono_ms + self._static.unclean_leader_election_interval_ms
             return elections.update_leaders(
                 self.state, self.state.partitions.leaderless(self.image)
             )

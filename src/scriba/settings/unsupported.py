@@ -348,13 +348,6 @@ LATER: Final = _defaults(
             group.streams.num.standby.replicas=0
             group.streams.session.timeout.ms=45000
         """,
-        "clusters of several nodes": """
-            internal.metadata.delete.delay.millis=60000
-            internal.metadata.log.segment.bytes=
-            internal.metadata.max.batch.size.in.bytes=8388608
-            log.dir.failure.timeout.ms=30000
-            unclean.leader.election.interval.ms=300000
-        """,
         "client telemetry": """
             telemetry.max.bytes=1048576
         """,

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from scriba.broker.node import Node
-from scriba.config import StartError
+from scriba.config import StartError, StorageLost
 from scriba.errors import ErrorCode
 from scriba.events import EventKind
 from scriba.settings import NodeSettings
@@ -74,6 +74,11 @@ def test_a_registration_waits_for_a_controller_and_a_predecessors_session() -> N
         (ErrorCode.INCONSISTENT_CLUSTER_ID, "belong to another cluster"),
         (ErrorCode.INVALID_REGISTRATION, "do not copy meta.properties"),
         (ErrorCode.DUPLICATE_BROKER_REGISTRATION, "a live broker holds the id"),
+        (
+            ErrorCode.UNSUPPORTED_VERSION,
+            "does not support a feature that the cluster runs; start a",
+        ),
+        (ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "grant it CLUSTER_ACTION"),
         (ErrorCode.REQUEST_TIMED_OUT, "initial.broker.registration.timeout.ms"),
     ],
 )
@@ -88,6 +93,32 @@ def test_a_registration_that_cannot_be_ends_the_start_with_the_fix(
                 await node.start()
 
         await host.start(serve).task
+
+    play(main)
+
+
+def test_a_broker_ends_that_cannot_tell_of_a_failed_directory() -> None:
+    async def script(node: Node) -> None:
+        clock = node.world.clock
+        watching = asyncio.ensure_future(node.wait_stopped())
+        _, second, third = node.log_dirs.data
+        refusals = Refusals(node, BrokerHeartbeatRequest, *[ErrorCode.NOT_CONTROLLER] * 2)
+        third._fail("it is gone")
+        await asyncio.sleep(9)
+        assert third.id in refusals.seen[-1].offline_log_dirs
+        assert not refusals.left, "the third attempt told it"
+        refusals.left += [ErrorCode.NOT_CONTROLLER] * 1_000
+        await asyncio.sleep(30)
+        assert not watching.done(), "a controller that is away ends nobody"
+        began = clock.mono_ms()
+        second._fail("it is gone as well")
+        with pytest.raises(StorageLost, match="no controller has heard of it for 10000 ms"):
+            await watching
+        assert clock.mono_ms() - began >= 10_000
+
+    async def main(host: SimHost) -> None:
+        dirs = "/data,/second,/third"
+        await life(host, script, kill=True, log_dirs=dirs, log_dir_failure_timeout_ms="10000")
 
     play(main)
 

@@ -157,3 +157,19 @@ def test_a_reassignment_to_the_one_that_is_elected_is_done_with_its_election() -
     cluster.beat(1)
     partition = cluster.partition()
     assert (partition.leader, partition.replicas, partition.is_reassigning) == (1, (1,), False)
+
+
+def test_what_nobody_was_elected_for_is_looked_at_again_after_the_interval() -> None:
+    made = cluster_of()
+    change(made, TOPIC, "t", ALLOWED)
+    controller = made.controller
+    assert list(controller.tick(made.now)) == []
+    interval = controller.state.settings.unclean_leader_election_interval_ms
+    assert controller.questions(), "they are asked, and whoever asked could not write it down"
+    for _ in range(3):
+        made.pass_time(interval // 4)
+        list(controller.tick(made.now))
+        assert not controller.asks
+    made.pass_time(interval // 4)
+    list(controller.tick(made.now))
+    assert controller.asks

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from scriba.broker.metadata.follower import SLICE, MetadataFollower
 from scriba.broker.metadata.quorum.batches import Batch, BatchBuilder
-from scriba.broker.metadata.quorum.quorum import MAX_BATCH_BYTES, MetadataQuorum
+from scriba.broker.metadata.quorum.quorum import MetadataQuorum
 from scriba.controller import levels
 from scriba.controller.machine import Controller, idle_record
 from scriba.errors import ErrorCode, KafkaError
@@ -183,11 +183,12 @@ class ActiveController:
         self.machine.replay(records, batch.base_offset, batch.epoch)
 
     def _write(self, builder: BatchBuilder, records: Sequence[Message]) -> Batch:
-        if builder.size + HEADER_SIZE > MAX_BATCH_BYTES:
+        most = self._settings.internal_metadata_max_batch_size_in_bytes
+        if builder.size + HEADER_SIZE > most:
             raise KafkaError(
                 ErrorCode.POLICY_VIOLATION,
                 f"the change takes {builder.size + HEADER_SIZE} bytes in the metadata log, one may "
-                f"take {MAX_BATCH_BYTES}; ask for it in parts",
+                f"take {most}; ask for it in parts",
             )
         self._check_leads()
         batch = self._quorum.append(builder, records, self.epoch)

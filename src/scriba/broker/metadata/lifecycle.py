@@ -7,6 +7,10 @@ unfenced, and with the last ones to hand its leaderships over.
 The controller may be away, or move; none of that ends a broker. It serves on with the metadata
 that it has, and its next heartbeat finds the controller that there is then. One that does not know
 the broker any more, or knows another incarnation, is asked for a registration again.
+
+One thing has a limit: a log directory that has failed, and of which no controller hears. Its
+partitions keep their leader until one does, so after `log.dir.failure.timeout.ms` the broker ends,
+and is fenced for that.
 """
 
 from __future__ import annotations
@@ -17,13 +21,14 @@ from typing import Final, Protocol
 
 from scriba.broker.ports import (
     CLIENTS_WAIT_MS,
+    BackgroundTasks,
     Configuration,
     ControllerAccess,
     EventLog,
     MetadataView,
     Timekeeping,
 )
-from scriba.config import StartError
+from scriba.config import StartError, StorageLost
 from scriba.controller import features, levels
 from scriba.errors import ErrorCode, KafkaError
 from scriba.events import EventKind
@@ -57,6 +62,7 @@ OTHERS_LEAVE_MS: Final = 3_000
 STILL_MS: Final = 1_000
 """How long a controller that stops looks out for brokers that do so, too, and stays for them; and
 how long nothing may happen meanwhile: an active controller writes twice a second."""
+TOLD: Final = -1
 PROTOCOL_NUMBERS: Final = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
 
 FINAL: Final[dict[ErrorCode, str]] = {
@@ -101,7 +107,15 @@ class RegisteredDirs(Protocol):
         """Has the directories name the process, where they do not yet."""
 
 
-class LifecycleHost(Configuration, ControllerAccess, EventLog, MetadataView, Timekeeping, Protocol):
+class LifecycleHost(
+    BackgroundTasks,
+    Configuration,
+    ControllerAccess,
+    EventLog,
+    MetadataView,
+    Timekeeping,
+    Protocol,
+):
     """What a node tells the controller of itself."""
 
     @property
@@ -138,6 +152,8 @@ class BrokerLifecycle:
         """As the last answer to a heartbeat said."""
         self.heard_at = -1
         """When a controller last accepted a heartbeat, in monotonic milliseconds."""
+        self._untold: dict[bytes, int] = {}
+        """Log directories that have failed, and since when no controller has heard of it."""
 
     # ---- registering ----
 
@@ -275,6 +291,7 @@ class BrokerLifecycle:
     async def heartbeat(self, stopping: bool = False) -> BrokerHeartbeatResponse:
         """One heartbeat and its answer; KafkaError where it was refused, or not answered."""
         node = self._node
+        offline = node.log_dirs.offline_ids()
         response: BrokerHeartbeatResponse = await node.controller.call(
             BrokerHeartbeatRequest(
                 broker_id=node.id,
@@ -282,12 +299,13 @@ class BrokerLifecycle:
                 current_metadata_offset=node.image.last_offset,
                 want_fence=bool(node.image.security.forbids),
                 want_shut_down=stopping,
-                offline_log_dirs=node.log_dirs.offline_ids(),
+                offline_log_dirs=offline,
                 cordoned_log_dirs=self._cordons(),
             ),
             timeout_ms=self._patience_ms(stopping),
         )
         self.heard_at = node.world.clock.mono_ms()
+        self._untold.update(dict.fromkeys(offline, TOLD))
         if not stopping:
             self._tell_if_fenced(response.is_fenced)
         return response
@@ -315,14 +333,33 @@ class BrokerLifecycle:
     async def beat(self) -> None:
         """Stays in contact; nothing that a controller says, or does not say, ends the broker."""
         self._node.log_dirs.mark()
+        self._note_failed_dirs()
         try:
             await self.heartbeat()
         except KafkaError as error:
+            self._end_if_untold()
             if error.code is ErrorCode.KAFKA_STORAGE_ERROR:
                 return  # the controller's device is full, which is told where it is
             self._unreachable(error)
             if error.code in UNKNOWN_HERE:
                 await self._register_again()
+
+    def _note_failed_dirs(self) -> None:
+        for directory in self._node.log_dirs.offline_ids():
+            self._untold.setdefault(directory, self._node.world.clock.mono_ms())
+
+    def _end_if_untold(self) -> None:
+        """Ends the broker when a failed directory has been a secret for too long."""
+        node, limit_ms = self._node, self._node.settings.log_dir_failure_timeout_ms
+        now = node.world.clock.mono_ms()
+        if any(since != TOLD and now - since >= limit_ms for since in self._untold.values()):
+            node.tasks.fail(
+                StorageLost(
+                    f"a log directory failed, and no controller has heard of it for {limit_ms} ms "
+                    "(log.dir.failure.timeout.ms): others could not take over what lay there; "
+                    "check the disk and the way to the controllers, and start again"
+                )
+            )
 
     async def unfence(self) -> None:
         """Sends heartbeats until the broker takes part in the cluster.

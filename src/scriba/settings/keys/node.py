@@ -466,6 +466,14 @@ class NodeKeys(GroupKeys, TransactionKeys, CleanerKeys, MetricsKeys):
         "logs, before the one with the most complete log is elected. 0 elects the first live "
         "replica without asking.",
     )
+    unclean_leader_election_interval_ms: int = setting(
+        Kind.LONG,
+        default=300_000,
+        at_least=1,
+        internal=True,
+        doc="Interval at which the active controller looks at all partitions without a leader, "
+        "for one that may be elected uncleanly. Whatever changes that is noticed at once besides.",
+    )
     replica_selector_class: str | None = setting(
         Kind.STRING,
         default=None,
@@ -612,6 +620,14 @@ class NodeKeys(GroupKeys, TransactionKeys, CleanerKeys, MetricsKeys):
         doc="Time a starting broker tries to register with a controller before it gives up; where "
         "there are several controllers, also how long internal topics wait for three brokers.",
     )
+    log_dir_failure_timeout_ms: int = setting(
+        Kind.LONG,
+        default=30_000,
+        at_least=1,
+        importance=LOW,
+        doc="Time after which a broker ends that cannot tell the controller of a failed log "
+        "directory: until that hears of it, nobody else leads what lay there.",
+    )
     controlled_shutdown_enable: bool = setting(
         Kind.BOOLEAN,
         default=True,
@@ -675,6 +691,30 @@ class NodeKeys(GroupKeys, TransactionKeys, CleanerKeys, MetricsKeys):
         at_least=8 << 20,
         importance=HIGH,
         doc="Size at which a new segment of the metadata log begins.",
+    )
+    internal_metadata_log_segment_bytes: int | None = setting(
+        Kind.INT,
+        default=None,
+        at_least=1,
+        importance=LOW,
+        internal=True,
+        doc="Takes the place of `metadata.log.segment.bytes` where it is given; it may be small.",
+    )
+    internal_metadata_max_batch_size_in_bytes: int = setting(
+        Kind.INT,
+        default=8 << 20,
+        at_least=1,
+        importance=LOW,
+        internal=True,
+        doc="Largest batch that the active controller writes; a change that takes more is refused.",
+    )
+    internal_metadata_delete_delay_millis: int = setting(
+        Kind.LONG,
+        default=60_000,
+        at_least=0,
+        importance=LOW,
+        internal=True,
+        doc="Time after which files of the metadata log are deleted that are no longer part of it.",
     )
     metadata_log_segment_ms: int = setting(
         Kind.LONG,

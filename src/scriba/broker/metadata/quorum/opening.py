@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from scriba.broker.metadata.quorum import quorum_state, snapshots
 from scriba.broker.metadata.quorum.batches import Batch, read_batches
-from scriba.broker.metadata.quorum.quorum import MAX_BATCH_BYTES, MetadataQuorum
+from scriba.broker.metadata.quorum.quorum import MetadataQuorum
 from scriba.broker.metadata.quorum.snapshots import QuorumFacts, Snapshot
 from scriba.broker.metadata.quorum.voters import (
     BEFORE_THE_LOG,
@@ -121,12 +121,14 @@ def _timeouts(settings: NodeSettings) -> Timeouts:
 
 def _log_settings(settings: NodeSettings) -> TopicSettings:
     """Kafka keeps the metadata log by snapshots, never by the retention of topics."""
+    own = settings.internal_metadata_log_segment_bytes
     return TopicSettings(
-        segment_bytes=settings.metadata_log_segment_bytes,
+        segment_bytes=settings.metadata_log_segment_bytes if own is None else own,
         segment_ms=settings.metadata_log_segment_ms,
         retention_ms=-1,
         retention_bytes=-1,
-        max_message_bytes=MAX_BATCH_BYTES,
+        max_message_bytes=settings.internal_metadata_max_batch_size_in_bytes,
+        file_delete_delay_ms=settings.internal_metadata_delete_delay_millis,
     )
 
 
