@@ -271,8 +271,18 @@ class EventKind(enum.Enum):
         "quorum_not_led",
         WARNING,
         "This controller was elected, and the cluster uses what this release lacks: a level of a "
-        "feature, ACLs, client quotas. It left the lead to another controller.",
+        "feature, ACLs, client quotas, a record that it cannot apply. It left the lead to another "
+        "controller.",
         "Start a release that has it, let controllers that have it vote alone, or turn it off.",
+    )
+    METADATA_NOT_APPLIED = (
+        "metadata_not_applied",
+        ERROR,
+        "A committed record of the metadata log cannot be applied here: a later release wrote it, "
+        "or it contradicts those before it. This node serves on with the metadata before it, "
+        "learns of no later change, and does not act as the active controller.",
+        "Start a release that knows the record; if there is none, read the record with "
+        "kafka-dump-log, and tell whoever makes the controller that wrote it.",
     )
     QUORUM_NOT_JOINED = (
         "quorum_not_joined",

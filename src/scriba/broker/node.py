@@ -36,6 +36,7 @@ from scriba.broker.metadata.channel import ControllerChannel
 from scriba.broker.metadata.controller import QuorumController
 from scriba.broker.metadata.deaths import DeathWatch
 from scriba.broker.metadata.elections import tell_changes
+from scriba.broker.metadata.follower import NotFollowed
 from scriba.broker.metadata.lifecycle import BrokerLifecycle
 from scriba.broker.metadata.visibility import QuorumView
 from scriba.broker.metrics.http import MetricsServer
@@ -234,7 +235,13 @@ class Node:
 
     async def _open_replicas(self) -> None:
         await self.lifecycle.register()
-        await self._registration_applied()
+        try:
+            await self._registration_applied()
+        except NotFollowed as error:
+            raise StartError(
+                f"the metadata of the cluster cannot be followed: {error.message}; start a release "
+                "that can"
+            ) from error
         self.replicas = Replicas(self, self.log_dirs.data)
         self._refresh_settings()
         for shards in (self.group_coordinators, self.txn_coordinators):

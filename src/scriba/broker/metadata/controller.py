@@ -17,7 +17,7 @@ from scriba.broker.channels import Address, NodeChannels
 from scriba.broker.metadata.active import ActiveController
 from scriba.broker.metadata.balance import AutomaticBalance
 from scriba.broker.metadata.elections import OfflineWatch
-from scriba.broker.metadata.follower import MetadataFollower, Subscriber
+from scriba.broker.metadata.follower import MetadataFollower, NotFollowed, Subscriber
 from scriba.broker.metadata.quorum import snapshots
 from scriba.broker.metadata.quorum.changes import VoterChanges
 from scriba.broker.metadata.quorum.describe import describe_quorum
@@ -103,7 +103,8 @@ class QuorumController:
         what their replicas have before one is elected uncleanly.
         """
         self.cluster_id = cluster_id
-        self.follower = MetadataFollower(world, settings, tasks, on_refused)
+        self.follower = MetadataFollower(world, settings, tasks, note, on_refused)
+        self.follower.on_stopped = self._on_stopped
         self.active: ActiveController | None = None
         """While this node leads the quorum, and has read all of its log."""
         self._world = world
@@ -404,12 +405,21 @@ class QuorumController:
             self._note(EventKind.QUORUM_NOT_JOINED, f"controller {leader}", text)
 
     async def _lead(self, epoch: int) -> None:
-        """Leads, or leaves that to another controller where the cluster has what this one lacks."""
+        """Leads, or leaves that to another controller where the cluster has what this one lacks,
+        or the log what it cannot follow."""
         try:
             await self._activate(epoch)
-        except UnsupportedFeature as error:
+        except (UnsupportedFeature, ImageError, NotFollowed) as error:
             self._note(EventKind.QUORUM_NOT_LED, f"epoch {epoch}", str(error))
             await self.resign()
+
+    def _on_stopped(self) -> None:
+        """The image does not follow any more: whoever decides by it must not."""
+        if self.active is not None:
+            self.active.end()
+            self.active = None
+            self.quorum.changed.wake()
+            self._tasks.spawn(self.resign(), name="resignation")
 
     async def _activate(
         self, epoch: int, also: Callable[[ClusterImage], list[Message]] = lambda image: []
@@ -428,6 +438,8 @@ class QuorumController:
         await in_slices(machine.prepare(), Pace(self._world.clock))
         if self.quorum.leadership != (epoch, self._node_id):
             return
+        if self.follower.stopped:
+            raise ImageError(self.follower.stopped)
         # The broker of this process lives; one that was here before it died with its own process.
         own = image.brokers.get(self._node_id)
         lives = own is not None and own.epoch == self._broker_epoch()

@@ -9,29 +9,37 @@ A long stretch of records is worked off in slices of whole batches: after each o
 one that a controller meant, its changes are told, and others have their turn of the loop. A batch
 that is itself long is folded on a copy that then replaces the image. It also takes the snapshots,
 which each node does by itself.
+
+A committed record that cannot be applied, because it contradicts the image or a later release wrote
+it, is not skipped: images would part. The image stays as it was before that batch, whoever serves
+by it goes on, and an operator is told; a restart, maybe of another release, tries again.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from scriba.broker.metadata.quorum import snapshots
 from scriba.broker.metadata.quorum.batches import Batch, read_part
 from scriba.broker.metadata.quorum.quorum import MetadataQuorum
 from scriba.broker.metadata.quorum.snapshots import Snapshot
+from scriba.broker.observe.events import Note
 from scriba.controller.difference import difference
-from scriba.controller.image import KRAFT_VERSION, ClusterImage, Delta
+from scriba.controller.image import KRAFT_VERSION, ClusterImage, Delta, ImageError
+from scriba.errors import ErrorCode, KafkaError, ParseError
+from scriba.events import EventKind
 from scriba.instant import Instant
 from scriba.raft.messages import Position
-from scriba.runtime.loop.pace import next_turn, next_turn_collected
+from scriba.runtime.loop.pace import Pace, next_turn, next_turn_collected
 from scriba.runtime.loop.tasks import Tasks
 from scriba.runtime.ports import World
 from scriba.runtime.watermark import Watermark
 from scriba.settings import NodeSettings
 from scriba.storage.results import NoRoom
+from scriba.wire.schema import Message
 
 SLICE: Final = 128
 """Records folded in one go: the loop has others to serve."""
@@ -49,14 +57,22 @@ SNAPSHOT_PAUSE_MS: Final = 10_000
 Subscriber = Callable[[Delta, ClusterImage], None]
 
 
+class NotFollowed(KafkaError):
+    """What is waited for comes after a record that this node cannot apply."""
+
+
 class MetadataFollower:
     def __init__(
         self,
         world: World,
         settings: NodeSettings,
         tasks: Tasks,
+        note: Note,
         on_refused: Callable[[str], None] | None = None,
     ) -> None:
+        self.stopped = ""
+        """Why the image stays behind what is committed, for good; empty while it does not."""
+        self.on_stopped: Callable[[], None] = lambda: None
         self.image = ClusterImage()
         """The committed image. It is replaced or changed between two turns of the loop: read it
         afresh, or `copy()` what must not change under you."""
@@ -67,6 +83,7 @@ class MetadataFollower:
         self._world = world
         self._settings = settings
         self._tasks = tasks
+        self._note = note
         self._on_refused = on_refused
         self._quorum: MetadataQuorum
         self._subscribers: list[Subscriber] = []
@@ -151,6 +168,8 @@ class MetadataFollower:
 
         ImageError when the log cannot be followed.
         """
+        if self.stopped:
+            raise ImageError(self.stopped)
         await self.applied.reach(self._quorum.log.start_offset)
         while self._known_end < self._quorum.log.end_offset:
             await self._read(self._quorum.log.end_offset)
@@ -194,10 +213,19 @@ class MetadataFollower:
                 await self._apply(self._committed())
                 if high_watermark.value > self.image.end_offset:
                     await next_turn_collected()
+        except ImageError as error:
+            self._stop(str(error))
         except Exception as error:
             # Nobody who waits for a commit may wait for ever.
             self.applied.fail(error)
             raise
+
+    def _stop(self, why: str) -> None:
+        """From here on the image stays as it is. Nobody who waits for more may wait for ever."""
+        self.stopped = f"stopped at offset {self.image.end_offset}: {why}"
+        self._note(EventKind.METADATA_NOT_APPLIED, f"offset {self.image.end_offset}", why)
+        self.applied.fail(NotFollowed(ErrorCode.UNKNOWN_SERVER_ERROR, f"metadata {self.stopped}"))
+        self.on_stopped()
 
     async def _begin_anew(self, snapshot: Snapshot) -> None:
         """Goes on with the image of a snapshot, and tells what is different in it."""
@@ -251,10 +279,14 @@ class MetadataFollower:
     async def _apply(self, batches: list[Batch]) -> None:
         if self._take_ahead():
             return
-        delta = Delta()
+        delta, began = Delta(), self.image.end_offset
         if sum(len(batch.records) for batch in batches) <= 2 * SLICE:
-            for batch in batches:
-                fold(self.image, batch, delta)
+            try:
+                for batch in batches:
+                    fold(self.image, batch, delta)
+            except ImageError:
+                await self._apply_up_to_fault(batches, began)
+                return
         else:
             # A long change is made on a copy, so that nobody sees half of it between two slices.
             image = self.image.copy()
@@ -264,6 +296,54 @@ class MetadataFollower:
         for _ in batches if self._fetched is None else ():
             self._waiting.popleft()
         await self._tell(delta)
+
+    async def _apply_up_to_fault(self, batches: list[Batch], began: int) -> None:
+        """Applies the batches before the one that cannot be, and raises what that one raises.
+
+        The image has a part of that one by now. So it is made anew from the files, as it was at
+        `began`; unless the leader has sent a snapshot meanwhile, which takes its place.
+        """
+        try:
+            image = await self._from_files(began)
+        except ParseError:
+            if self._fetched is None:
+                raise
+            return
+        if self._fetched is not None:
+            self.image = image
+            return
+        delta, fault = Delta(), ImageError()
+        for batch in batches:
+            try:
+                fold(image.copy(), batch, Delta())
+            except ImageError as error:
+                fault = error
+                break
+            fold(image, batch, delta)
+            self._waiting.popleft()
+        self.image = image
+        await self._tell(delta)
+        raise fault
+
+    async def _from_files(self, end_offset: int) -> ClusterImage:
+        """The image of all before `end_offset`, which is where a batch begins."""
+        quorum = self._quorum
+        found = await snapshots.newest_valid(
+            self._world.disk,
+            quorum.directory,
+            quorum.log.start_offset,
+            self._note,
+            Pace(self._world.clock),
+            before=end_offset,
+        )
+        image = ClusterImage() if found is None else found.image
+        while image.end_offset < end_offset:
+            facts = quorum.history.at(image.end_offset)
+            batches, _ = await read_part(quorum.log, image.end_offset, facts, end_offset)
+            for batch in batches:
+                await _fold_slowly(image, batch, Delta())
+            await next_turn()
+        return image
 
     def _count(self, batch: Batch) -> None:
         self._bytes_since_snapshot += batch.size
@@ -277,7 +357,7 @@ class MetadataFollower:
             self._snapshotting = self._tasks.spawn(self._snapshot(now), name="metadata snapshot")
 
     def _snapshot_due(self, now: Instant) -> bool:
-        if self._snapshotting is not None or not self._bytes_since_snapshot:
+        if self._snapshotting is not None or not self._bytes_since_snapshot or self.stopped:
             return False
         if now.mono_ms < self._no_snapshot_before or self.image.unknown:
             return False  # a release that knows such records must find them in the log
@@ -310,17 +390,31 @@ class MetadataFollower:
 
 
 def fold(image: ClusterImage, batch: Batch, delta: Delta) -> None:
+    """ImageError where the batch cannot be applied; some of it may be then."""
+    if batch.unreadable:
+        raise ImageError(batch.unreadable)
     if batch.records:
-        image.replay(batch.records, batch.base_offset, batch.epoch, delta)
+        _replay(image, batch.records, batch.base_offset, batch.epoch, delta)
     if batch.facts is not None:
         image.set_feature(KRAFT_VERSION, batch.facts.kraft_version, delta)
     image.advance(batch.end_offset, batch.epoch, delta)
 
 
+def _replay(
+    image: ClusterImage, records: Sequence[Message], base_offset: int, epoch: int, delta: Delta
+) -> None:
+    try:
+        image.replay(records, base_offset, epoch, delta)
+    except (LookupError, TypeError, ValueError) as error:
+        # A record of which each field can be read, and that says what no controller would write.
+        text = f"a record at or after offset {base_offset} makes no sense: {error!r}"
+        raise ImageError(text) from error
+
+
 async def _fold_slowly(image: ClusterImage, batch: Batch, delta: Delta) -> None:
     for at in range(0, len(batch.records), SLICE):
         part = batch.records[at : at + SLICE]
-        image.replay(part, batch.base_offset + at, batch.epoch, delta)
+        _replay(image, part, batch.base_offset + at, batch.epoch, delta)
         if at + SLICE < len(batch.records):
             await next_turn()
     fold(image, batch._replace(records=()), delta)

@@ -14,6 +14,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from scriba.broker.metadata.channel import Leader
+from scriba.broker.metadata.follower import NotFollowed
 from scriba.broker.ports import WorldAccess
 from scriba.wire.messages.brokers import BrokerHeartbeatRequest
 
@@ -72,7 +73,8 @@ class QuorumView:
 
     async def applied(self) -> None:
         metadata = self._node.metadata
-        await metadata.follower.applied.reach(metadata.quorum.high_watermark.value)
+        with suppress(NotFollowed):  # the change is in force, wherever it can be
+            await metadata.follower.applied.reach(metadata.quorum.high_watermark.value)
 
     async def visible(self, deadline: int) -> None:
         metadata, clock = self._node.metadata, self._node.world.clock

@@ -54,6 +54,8 @@ class Readiness(NamedTuple):
 
 async def readiness(host: ReadinessHost, node: int) -> Readiness:
     """KafkaError where the cluster has no such node."""
+    if stopped := host.metadata.follower.stopped:
+        return Readiness(node, [f"nobody knows: this node's metadata has {stopped}"])
     try:
         heard_ms = await asyncio.wait_for(_caught_up(host), PATIENCE_MS / 1000)
     except (TimeoutError, ClientError, KafkaError):

@@ -33,7 +33,11 @@ DECODED_AT_ONCE: Final = 256
 
 
 class Batch(NamedTuple):
-    """A batch of the log, decoded. `facts` is set by control batches, which have no records."""
+    """A batch of the log, decoded. `facts` is set by control batches, which have no records.
+
+    One with a record that cannot be read has none either, and says why in `unreadable`: what the
+    quorum agreed on stands in the log whether or not this release understands it.
+    """
 
     base_offset: int
     end_offset: int
@@ -42,6 +46,7 @@ class Batch(NamedTuple):
     timestamp: int
     records: Sequence[Message]
     facts: QuorumFacts | None = None
+    unreadable: str = ""
 
 
 class BatchBuilder:
@@ -137,13 +142,19 @@ async def _decode(
     data: memoryview, header: BatchHeader, facts: QuorumFacts
 ) -> tuple[Batch, QuorumFacts]:
     messages: list[Message] = []
+    unreadable = ""
     for number, record in enumerate(decode_records(data)):
         if number and number % DECODED_AT_ONCE == 0:
             await next_turn()
         if header.is_control:
             facts = snapshots.learn(facts, record)
-        else:
+            continue
+        try:
             messages.append(decode_metadata_record(record.value or b""))
+        except ParseError as error:
+            unreadable = f"the record at offset {record.offset} cannot be read: {error}"
+            messages.clear()
+            break
     batch = Batch(
         header.base_offset,
         header.next_offset,
@@ -152,5 +163,6 @@ async def _decode(
         header.max_timestamp,
         messages,
         facts if header.is_control and facts.voters else None,
+        unreadable,
     )
     return batch, facts

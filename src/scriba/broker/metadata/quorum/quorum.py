@@ -77,7 +77,6 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-MAX_BATCH_BYTES: Final = 8 << 20
 QUORUM_STATE: Final = "quorum-state"
 ROOM_PAUSE_S: Final = 0.2
 MANY_EPOCHS: Final = 1_000
@@ -332,9 +331,15 @@ class MetadataQuorum:
             self._settle()
 
     def mistaken(self, peer: int, why: str) -> None:
+        self._note(EventKind.QUORUM_PEER_REFUSES, self._named(peer), why)
+
+    def not_believed(self, peer: int, why: str) -> None:
+        self._note(EventKind.QUORUM_FAULT, self._named(peer), why)
+
+    def _named(self, peer: int) -> str:
         address = self.address(peer)
         where = "" if address is None else f" at {address[0]}:{address[1]}"
-        self._note(EventKind.QUORUM_PEER_REFUSES, f"controller {peer}{where}", why)
+        return f"controller {peer}{where}"
 
     def _append_fetched(self, reply: FetchReply) -> None:
         """Appends what the leader sent. What a full device does not take is fetched again."""

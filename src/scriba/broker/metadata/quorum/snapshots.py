@@ -228,9 +228,16 @@ def _value(record: Record) -> bytes:
 
 
 async def newest_valid(
-    disk: Disk, directory: str, log_start: int, note: Note, pace: Callable[[], Awaitable[None]]
+    disk: Disk,
+    directory: str,
+    log_start: int,
+    note: Note,
+    pace: Callable[[], Awaitable[None]],
+    *,
+    before: int | None = None,
 ) -> Snapshot | None:
-    """The newest snapshot that reads well and that the log continues; None to begin at zero.
+    """The newest snapshot that reads well and that the log continues; None to begin at zero. With
+    `before`, of those that end there or earlier.
 
     ParseError when neither a snapshot nor the log reaches back to the beginning.
     """
@@ -238,6 +245,8 @@ async def newest_valid(
     for position in find(disk, directory):
         if position.offset < log_start:
             break
+        if before is not None and position.offset > before:
+            continue
         try:
             return await read(disk, directory, position, pace)
         except ParseError as error:

@@ -14,6 +14,7 @@ from typing import Final, Protocol
 from scriba import __version__
 from scriba.broker.channels import Address, NodeChannels
 from scriba.broker.metadata.quorum.wire import (
+    Nonsense,
     Sender,
     WireError,
     decode_answer,
@@ -69,6 +70,9 @@ class QuorumClient(Protocol):
 
     def mistaken(self, peer: int, why: str) -> None:
         """A peer is not who this node takes it for."""
+
+    def not_believed(self, peer: int, why: str) -> None:
+        """A peer sent what cannot be true."""
 
 
 class QuorumTransport(Protocol):
@@ -218,6 +222,8 @@ class WireTransport:
                 self._missed(peer)
             if isinstance(error, WireError) and error.code in MISTAKEN:
                 self.client.mistaken(peer, str(error))
+            elif isinstance(error, Nonsense):
+                self.client.not_believed(peer, str(error))
             self.client.send_failed(peer, request, str(error), refused=refused)
         else:
             self.client.receive(sender, reply)
@@ -226,10 +232,13 @@ class WireTransport:
 
     async def _when_applied(self, request: FetchRequest, votes: bool) -> FetchRequest:
         """Has the leader learn from a fetch what is in effect here, not only what is known: then
-        it may tell an administrator that a change is in force."""
+        it may tell an administrator that a change is in force. Who cannot apply any more is not
+        waited for."""
         reached = self._applied.reach(request.high_watermark)
         if not reached.done():
             await asyncio.wait([reached], timeout=VOTERS_PAUSE_S if votes else OBSERVERS_PAUSE_S)
+        if reached.done() and reached.exception() is not None:
+            return request
         applied = min(request.high_watermark, self._applied.value)
         return request._replace(high_watermark=applied)
 

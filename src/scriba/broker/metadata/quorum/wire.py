@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from scriba.broker.metadata.quorum.snapshots import QuorumFacts, learn
 from scriba.errors import ErrorCode, ParseError, error_code
 from scriba.raft.messages import (
     BeginEpoch,
@@ -25,7 +26,7 @@ from scriba.raft.messages import (
     VoteReply,
     VoteRequest,
 )
-from scriba.records.batch import check_crc, walk
+from scriba.records.batch import check_crc, decode_records, walk
 from scriba.wire.messages import fetch as fetch_messages
 from scriba.wire.messages import quorum as messages
 from scriba.wire.schema import Message
@@ -50,6 +51,10 @@ class WireError(Exception):
     def __init__(self, text: str, code: ErrorCode = ErrorCode.UNKNOWN_SERVER_ERROR) -> None:
         super().__init__(text)
         self.code = code
+
+
+class Nonsense(WireError):
+    """Records that no leader can have meant."""
 
 
 class Sender(NamedTuple):
@@ -282,7 +287,8 @@ def _fetched(request: FetchRequest, response: fetch_messages.FetchResponse) -> A
 def read_runs(data: memoryview, offset: int) -> tuple[tuple[Run, ...], int]:
     """The epochs of whole batches that begin at `offset`, and how many bytes they take.
 
-    WireError when they are damaged or begin elsewhere.
+    Nonsense when they are damaged or begin elsewhere, or when what they say of the quorum itself
+    cannot be read: whoever appends that does not know who votes.
     """
     runs: list[Run] = []
     size = 0
@@ -291,16 +297,18 @@ def read_runs(data: memoryview, offset: int) -> tuple[tuple[Run, ...], int]:
             if at + header.size > len(data):
                 break
             if header.base_offset != offset or header.next_offset <= offset:
-                raise WireError(f"a batch at offset {header.base_offset} instead of {offset}")
+                raise Nonsense(f"a batch at offset {header.base_offset} instead of {offset}")
             if not check_crc(data, at, header):
-                raise WireError(f"the batch at offset {offset} fails its checksum")
+                raise Nonsense(f"the batch at offset {offset} fails its checksum")
             offset, size = header.next_offset, at + header.size
+            for record in decode_records(data[at:size]) if header.is_control else ():
+                learn(QuorumFacts(0, None), record)
             if runs and runs[-1].epoch == header.leader_epoch:
                 runs[-1] = Run(header.leader_epoch, offset)
             else:
                 runs.append(Run(header.leader_epoch, offset))
     except ParseError as error:
-        raise WireError(f"records that cannot be read: {error}") from error
+        raise Nonsense(f"records that cannot be read: {error}") from error
     return tuple(runs), size
 
 

@@ -107,6 +107,13 @@ def _registrations() -> Iterator[Metric]:
     )
     yield Metric(
         gauge(
+            "kafka_server_broker_metadata_metrics_metadata_apply_error_count",
+            "Committed records that this node cannot apply: it stops at the first, so 0 or 1.",
+        ),
+        lambda s: int(bool(s.node.metadata.follower.stopped)),
+    )
+    yield Metric(
+        gauge(
             "scriba_controller_answer_age_seconds",
             "How long ago a controller answered this broker's heartbeat; -1 before the first.",
         ),
