@@ -36,7 +36,7 @@ class SimQuorum:
     def voters(self) -> str:
         return ",".join(f"{i}@n{i}:{PORT}" for i in self.ids)
 
-    def add(self, node_id: int, **given: str) -> SimNode:
+    def add(self, node_id: int, /, **given: str) -> SimNode:
         """A node that is not yet started; `given` has underscores for the points of names."""
         host = self.hosts[node_id] = self.sim.host(f"n{node_id}")
         own = {name.replace("_", "."): text for name, text in given.items()}

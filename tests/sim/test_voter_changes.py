@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from scriba.errors import ErrorCode
+from scriba.errors import ErrorCode, KafkaError
 from scriba.raft.roles import Role
 from scriba.testing.sim.world.world import SimWorld
 from scriba.wire.messages import quorum as messages
@@ -190,6 +190,48 @@ def test_second_change_waits_for_the_first() -> None:
         assert len(seen) == 2
         assert all(ahead < 0 for ahead in seen), "each began when the one before was committed"
         await all_have(quorum, 1, 2, 3, 4, 5)
+
+    play(story)
+
+
+def test_voters_that_a_truncation_takes_back_count_nowhere() -> None:
+    """Voters count from the record on, committed or not; and no longer once it is cut off."""
+
+    async def story(quorum: SimQuorum) -> None:
+        await quorum.start()
+        leader = await quorum.leader()
+        await quorum.same_image()
+        deposed = quorum.node(leader)
+        others = [i for i in quorum.ids if i != leader]
+        for other in others:
+            quorum.sim.network.cut(f"n{leader}", f"n{other}")
+        change = asyncio.ensure_future(deposed.metadata.call(remove_request(deposed, others[0])))
+        await quorum.until(
+            lambda: others[0] not in deposed.metadata.quorum.raft.voters or None, 1, "not written"
+        )
+        since = deposed.metadata.quorum.history.since
+        heir = await quorum.until(
+            lambda: next((i for i in quorum.actives() if i != leader), None), 8, "no heir"
+        )
+        await write(quorum.node(heir), 77)
+        assert set(deposed.metadata.quorum.raft.voters) == {leader, others[1]}
+        quorum.sim.network.heal()
+        await quorum.same_image()
+        with pytest.raises(KafkaError) as refused:
+            await change
+        assert refused.value.code is ErrorCode.NOT_CONTROLLER
+        for at in (None, leader, heir):
+            if at is not None:
+                quorum.kill(at)
+                await quorum.start(at)
+                await quorum.leader()
+                await quorum.same_image()
+            await all_have(quorum, 1, 2, 3)
+            for node in quorum.alive.values():
+                history = node.metadata.quorum.history
+                assert {voter.id for voter in history.voters()} == {1, 2, 3}
+                assert history.since != since
+        assert {written(node) for node in quorum.alive.values()} == {77}
 
     play(story)
 

@@ -24,7 +24,7 @@ async def ask(
         channels.close()
 
 
-def new_controller(quorum: SimQuorum, node_id: int, **given: str) -> None:
+def new_controller(quorum: SimQuorum, node_id: int, /, **given: str) -> None:
     """A controller that is told whom to ask, and is no voter."""
     servers = given.pop("servers", SERVERS)
     quorum.add(

@@ -32,6 +32,7 @@ from scriba.broker.metadata.quorum.wire import (
     TOPIC,
     Endpoints,
     Sender,
+    WireError,
     add_voter_request,
     remove_voter_request,
 )
@@ -62,6 +63,7 @@ from scriba.wire.messages.quorum import (
     RemoveRaftVoterRequest,
 )
 from scriba.wire.schema import Message
+from scriba.wire.uuids import to_text
 
 if TYPE_CHECKING:
     from scriba.broker.ports import BrokerClient
@@ -179,11 +181,11 @@ class QuorumController:
         others = self._settings.other_controllers
         if known is None:
             self._forget_unborn()
-        empty = self._is_empty()
-        if not others or (known is not None and not empty):
+        if not others:
             return known or new_id()
         assert self._channels is not None
-        self._founding = Founding(
+        empty = self._is_empty()
+        founding = Founding(
             self._channels,
             self._identity,
             others,
@@ -193,8 +195,12 @@ class QuorumController:
             known=known,
             may_found=self._settings.is_controller and empty,
         )
+        if known is not None and not empty:
+            await founding.confirm()
+            return known
+        self._founding = founding
         try:
-            found = await self._founding.run()
+            found = await founding.run()
         finally:
             self._founding = None
         if found.voters is not None:
@@ -350,11 +356,11 @@ class QuorumController:
         that is none, and shall be, asks to be made one."""
         quorum, own = self.quorum, self._identity.endpoints
         joins = self._settings.controller_quorum_auto_join_enable
-        told = False
+        told, since = False, self._world.clock.mono_ms()
         while quorum.transport is not None and own and quorum.leadership == leadership:
             assert leadership.leader is not None
             joins = joins and not self._was_removed()
-            with suppress(ClientError):
+            with suppress(ClientError, WireError):
                 # Who has yet to read its log does not know whether it is a voter there.
                 if quorum.raft.is_voter and quorum.facts.voters is not None:
                     if quorum.voter_endpoints().get(self._node_id) == own and not joins:
@@ -368,7 +374,7 @@ class QuorumController:
                     )
                     told = not answer.error_code
                 elif joins and quorum.facts.voters is not None and self._has_caught_up():
-                    await self._join(leadership.leader)
+                    await self._join(leadership.leader, since)
             await asyncio.sleep(ADDRESS_PAUSE_S)
 
     def _was_removed(self) -> bool:
@@ -383,14 +389,17 @@ class QuorumController:
         raft = self.quorum.raft
         return raft.high_watermark > 0 and raft.high_watermark == raft.log.end_offset
 
-    async def _join(self, leader: int) -> None:
+    async def _join(self, leader: int, since: int) -> None:
         """Asks to be made a voter. One with the same id is this node before it lost its disk: that
-        one is removed first (KIP-1186)."""
+        one is removed first (KIP-1186), unless it lives. `since` when this leader is known."""
         quorum, transport = self.quorum, self.quorum.transport
         assert transport is not None
         former = quorum.raft.voters.get(self._node_id)
         request: AddRaftVoterRequest | RemoveRaftVoterRequest
         if former is not None:
+            if alive := await self._lives(former, leader, since):
+                self._not_joined(leader, alive)
+                return
             request = remove_voter_request(self.cluster_id, former)
         else:
             sender = Sender(self.cluster_id, self._identity.voter, self._identity.endpoints)
@@ -400,9 +409,26 @@ class QuorumController:
             # An earlier request was carried out, and its answer lost: the log brings it.
             return
         if answer.error_code:
-            text = answer.error_message or error_code(answer.error_code).text
-            self.not_joined = text
-            self._note(EventKind.QUORUM_NOT_JOINED, f"controller {leader}", text)
+            self._not_joined(leader, answer.error_message or error_code(answer.error_code).text)
+
+    def _not_joined(self, leader: int, text: str) -> None:
+        self.not_joined = text
+        self._note(EventKind.QUORUM_NOT_JOINED, f"controller {leader}", text)
+
+    async def _lives(self, former: Voter, leader: int, since: int) -> str:
+        """What tells that a voter with this node's id lives; nothing if it does not, as far as the
+        leader knows. One that is new has to be given time to hear of it."""
+        transport, patience = self.quorum.transport, self.quorum.raft.patience_ms
+        assert transport is not None
+        silent = await transport.silence(leader, former)
+        known = self._world.clock.mono_ms() - since
+        if (known if silent is None else silent) >= patience:
+            return ""
+        heard = "may live" if silent is None else f"fetched {silent} ms ago"
+        return (
+            f"controller {former.id} is a voter with another directory, {to_text(former.directory)}"
+            f", and {heard}: if it is to stay, give this one another node.id; else stop it"
+        )
 
     async def _lead(self, epoch: int) -> None:
         """Leads, or leaves that to another controller where the cluster has what this one lacks,

@@ -8,27 +8,42 @@ The founder writes the voters into a first snapshot; all that the others have to
 
 Two founders would need two lists of controllers that differ. Then neither can take a majority away
 from the other: a vote is asked of voters of the same cluster, by their directories.
+
+A node that has metadata asks the same question once before it takes part, so that a disk of another
+cluster is found at the start. Nobody has to answer that: all of a cluster may start at once. And
+nobody starts under the id of a controller that lives: that one is asked where it is registered.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeGuard
 
 from scriba.broker.channels import Address, NodeChannels
 from scriba.broker.metadata.quorum.voters import Identity
-from scriba.broker.metadata.quorum.wire import Sender, update_voter_request
+from scriba.broker.metadata.quorum.wire import (
+    Sender,
+    WireError,
+    decode_answer,
+    encode_request,
+    update_voter_request,
+)
 from scriba.broker.observe.events import Note
 from scriba.config import StartError
 from scriba.errors import ErrorCode, error_code
 from scriba.events import EventKind
 from scriba.peers.errors import ClientError
+from scriba.raft.messages import NO_DIRECTORY, Position, Voter, VoteRequest
 from scriba.settings.listeners import Voter as ConfiguredVoter
 from scriba.wire.messages.metadata import DescribeClusterRequest, DescribeClusterResponse
+from scriba.wire.schema import Message
 
 ROUND_S: Final = 0.1
 ANSWER_MS: Final = 1_000
+CONFIRM_S: Final = 0.2
+"""How long a node that has metadata waits for others at its start: those that live answer sooner,
+and the address of those that do not refuses."""
 QUIET_ROUNDS: Final = 20
 """Rounds before an operator is told whom this node waits for."""
 CONTROLLERS: Final = 2
@@ -77,9 +92,11 @@ class Founding:
         rounds = 0
         while True:
             answers = await asyncio.gather(*(self._ask(each) for each in self._others))
+            self._refuse_foreign(answers)
             told = [a for a in answers if a is not None]
             for answer in told:
                 if answer.cluster_id:
+                    await self._refuse_living(answer)
                     return Found(answer.cluster_id, None)
             found = self._found(told)
             if found is not None:
@@ -88,6 +105,26 @@ class Founding:
             if rounds >= QUIET_ROUNDS:
                 self._tell(answers)
             await asyncio.sleep(ROUND_S)
+
+    async def confirm(self) -> None:
+        """Asks once whether the others are of the cluster whose metadata this node has; silence is
+        no reason to wait. StartError where some are of another one, and none of this one."""
+        asked = [asyncio.ensure_future(self._describe(each)) for each in self._others]
+        try:
+            done, late = await asyncio.wait(asked, timeout=CONFIRM_S)
+            if late and any(self._is_foreign(each.result()) for each in done):
+                await asyncio.wait(late)  # one wrong address among right ones ends nobody
+            answers = [each.result() if each.done() else None for each in asked]
+            own = [a for a in answers if a is not None and a.cluster_id == self._known]
+            if not own:
+                self._refuse_foreign(answers)
+            for answer in own[:1]:
+                await self._refuse_living(answer)
+        finally:
+            for each in asked:
+                each.cancel()
+            for number in range(len(self._others) + 1):
+                self._channels.drop(-2 - number)
 
     def _found(self, told: Sequence[DescribeClusterResponse]) -> Found | None:
         own = self._identity.voter.id
@@ -100,37 +137,90 @@ class Founding:
         return Found(self._known or self._new_id(), tuple(voters))
 
     async def _ask(self, address: Address) -> DescribeClusterResponse | None:
-        """What a controller says of its cluster; None for no answer."""
-        number = -2 - self._others.index(address)
-        request = DescribeClusterRequest(endpoint_type=CONTROLLERS)
-        try:
-            answer = await self._channels.call_at(
-                number, address, request, purpose=PURPOSE, timeout_ms=ANSWER_MS
-            )
-            if answer.error_code:
+        """What a controller says of its cluster, and that it knows this one; None for no answer."""
+        answer = await self._describe(address)
+        if answer is None:
+            return None
+        self._check(address, answer)
+        if not answer.cluster_id and self._may_found:
+            sender = Sender("", self._identity.voter, self._identity.endpoints)
+            told = update_voter_request(sender, 0)
+            told.cluster_id = None
+            try:
+                met = await self._call(address, told)
+            except ClientError:
                 return None
-            self._check(address, answer)
-            if not answer.cluster_id and self._may_found:
-                sender = Sender("", self._identity.voter, self._identity.endpoints)
-                told = update_voter_request(sender, 0)
-                told.cluster_id = None
-                met = await self._channels.call_at(
-                    number, address, told, purpose=PURPOSE, timeout_ms=ANSWER_MS
-                )
-                if error_code(met.error_code) is not ErrorCode.NONE:
-                    return None
+            if error_code(met.error_code) is not ErrorCode.NONE:
+                return None
+        return answer
+
+    async def _describe(self, address: Address) -> DescribeClusterResponse | None:
+        try:
+            answer = await self._call(address, DescribeClusterRequest(endpoint_type=CONTROLLERS))
         except ClientError:
             return None
         assert isinstance(answer, DescribeClusterResponse)
-        return answer
+        return None if answer.error_code else answer
+
+    async def _call(self, address: Address, request: Message) -> Any:
+        """Bootstrap servers have negative numbers; so has the one that this node was told of."""
+        known = self._others.index(address) if address in self._others else len(self._others)
+        return await self._channels.call_at(
+            -2 - known, address, request, purpose=PURPOSE, timeout_ms=ANSWER_MS
+        )
+
+    def _refuse_foreign(self, answers: Sequence[DescribeClusterResponse | None]) -> None:
+        for (host, port), answer in zip(self._others, answers, strict=True):
+            if self._is_foreign(answer):
+                raise StartError(
+                    f"the log directories belong to cluster {self._known}, the controller at "
+                    f"{host}:{port} to {answer.cluster_id}: choose other log.dirs, or name the "
+                    "right controllers"
+                )
+
+    def _is_foreign(
+        self, answer: DescribeClusterResponse | None
+    ) -> TypeGuard[DescribeClusterResponse]:
+        """Whether it is of a cluster that is not the one of this node's directories."""
+        return (
+            answer is not None
+            and bool(answer.cluster_id)
+            and self._known not in (None, answer.cluster_id)
+        )
+
+    async def _refuse_living(self, answer: DescribeClusterResponse) -> None:
+        """Two controllers with one id would take turns in telling the others who they are."""
+        own = self._identity
+        here = {(host, port) for _, host, port in own.endpoints}
+        for known in answer.brokers:
+            address = (known.host, known.port)
+            if not here or known.broker_id != own.voter.id or address in here:
+                continue
+            if await self._lives(answer.cluster_id, address):
+                raise StartError(
+                    f"controller {own.voter.id} lives at {known.host}:{known.port} with another "
+                    "directory: give this one another node.id, or stop that one first"
+                )
+
+    async def _lives(self, cluster_id: str, address: Address) -> bool:
+        """Whether somebody answers there under this node's id.
+
+        A pre-vote of epoch 0 is refused by every node that it is meant for, and changes nothing in
+        it; whoever has another id says that it is not meant.
+        """
+        own = self._identity.voter
+        sender = Sender(cluster_id, own, self._identity.endpoints)
+        probe = VoteRequest(0, own, Position(0, 0), pre_vote=True)
+        request = encode_request(sender, Voter(own.id, NO_DIRECTORY), probe, 0, {})
+        try:
+            decode_answer(probe, await self._call(address, request))
+        except (ClientError, WireError):
+            return False
+        return True
 
     def _check(self, address: Address, answer: DescribeClusterResponse) -> None:
+        """StartError where a controller that has no cluster yet is not the one it should be."""
         where = f"{address[0]}:{address[1]}"
-        if answer.cluster_id and self._known not in (None, answer.cluster_id):
-            raise StartError(
-                f"the log directories belong to cluster {self._known}, the controller at {where} "
-                f"to {answer.cluster_id}: choose other log.dirs, or name the right controllers"
-            )
         if answer.cluster_id or not answer.brokers:
             return
         peer = answer.brokers[0].broker_id

@@ -19,6 +19,8 @@ from scriba.broker.metadata.quorum.wire import (
     WireError,
     decode_answer,
     encode_request,
+    quorum_request,
+    silence_of,
     snapshot_request,
     snapshot_slice,
     update_voter_request,
@@ -90,6 +92,10 @@ class QuorumTransport(Protocol):
         self, leader: int, request: AddRaftVoterRequest | RemoveRaftVoterRequest
     ) -> AddRaftVoterResponse | RemoveRaftVoterResponse:
         """What the leader says to a change of voters."""
+
+    async def silence(self, leader: int, voter: Voter) -> int | None:
+        """For how many milliseconds a voter has not fetched from the leader, as that knows; None
+        where it never has."""
 
     async def kraft_levels(self, peer: int, address: Address, patience_ms: int) -> tuple[int, int]:
         """The levels of kraft.version that a node supports; ClientError when it cannot be asked."""
@@ -196,6 +202,12 @@ class WireTransport:
         )
         assert isinstance(response, AddRaftVoterResponse | RemoveRaftVoterResponse)
         return response
+
+    async def silence(self, leader: int, voter: Voter) -> int | None:
+        response = await self._channels.call_at(
+            leader, self._known(leader), quorum_request(), purpose=CHANGES, timeout_ms=CHANGE_MS
+        )
+        return silence_of(response, voter)
 
     async def kraft_levels(self, peer: int, address: Address, patience_ms: int) -> tuple[int, int]:
         software = {"client_software_name": "scriba", "client_software_version": __version__}

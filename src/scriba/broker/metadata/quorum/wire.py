@@ -230,7 +230,32 @@ def remove_voter_request(cluster_id: str, voter: Voter) -> messages.RemoveRaftVo
     )
 
 
+def quorum_request() -> messages.DescribeQuorumRequest:
+    partition = messages.DescribeQuorumRequestPartitionData(partition_index=0)
+    topic = messages.DescribeQuorumRequestTopicData(topic_name=TOPIC, partitions=[partition])
+    return messages.DescribeQuorumRequest(topics=[topic])
+
+
 # ---- answers ----
+
+
+def silence_of(response: messages.DescribeQuorumResponse, voter: Voter) -> int | None:
+    """For how long the leader has not heard of a voter, in milliseconds; None where it never has.
+
+    It tells its own time as that of its own last fetch. WireError when it tells nothing.
+    """
+    partition: messages.DescribeQuorumResponsePartitionData = _only(response, response.topics)
+    code = error_code(partition.error_code)
+    if code is not ErrorCode.NONE:
+        raise WireError(code.text, code)
+    fetched = {state.replica_id: state for state in partition.current_voters}
+    if partition.leader_id not in fetched:
+        raise WireError("a leader that does not know itself")
+    known = fetched.get(voter.id)
+    if known is None or known.last_fetch_timestamp < 0:
+        return None
+    now = fetched[partition.leader_id].last_fetch_timestamp
+    return max(now - known.last_fetch_timestamp, 0)
 
 
 def decode_answer(request: Request, response: Message) -> Answer:
