@@ -216,6 +216,13 @@ class EventKind(enum.Enum):
         "While there are ACLs it serves no client: it is fenced, and others lead its partitions.",
         "Remove them (kafka-acls --remove), or take this broker out of the cluster.",
     )
+    SETTINGS_LEFT_ASIDE = (
+        "settings_left_aside",
+        WARNING,
+        "Another controller has written run-time settings that this release does not know or does "
+        "not take. They have no effect here.",
+        "Delete them (kafka-configs --delete-config), or set what this release takes.",
+    )
     RECORDS_UNKNOWN = (
         "records_unknown",
         WARNING,

@@ -56,13 +56,14 @@ from scriba.broker.partitions.replication.stalls import Stalls
 from scriba.broker.request import Context
 from scriba.config import StartError
 from scriba.controller.features import SUPPORTED
-from scriba.controller.image import ClusterImage, Delta
+from scriba.controller.image import TOPIC, ClusterImage, Delta
 from scriba.controller.machine import effective_settings
 from scriba.errors import KafkaError
 from scriba.events import EventKind
 from scriba.runtime.loop.tasks import Tasks
 from scriba.runtime.ports import World
-from scriba.settings import NodeSettings
+from scriba.settings import NodeSettings, TopicSettings
+from scriba.settings.foreign import taken
 from scriba.storage.results import NoRoom
 from scriba.wire import uuids
 
@@ -435,6 +436,13 @@ class Node:
 
     # ---- what the metadata changes ----
 
+    def _tell_left_aside(self, delta: Delta, image: ClusterImage) -> None:
+        """Tells what topics have been given, and this release does not take."""
+        check = partial(TopicSettings.checked, node=self.settings)
+        for kind, name in delta.configs:
+            if kind == TOPIC and (left := taken(image.config(kind, name), check).left_aside):
+                self.note(EventKind.SETTINGS_LEFT_ASIDE, f"topic {name}", ", ".join(left))
+
     def _keep_rules(self, image: ClusterImage) -> None:
         """Serves clients, unless the cluster has ACLs."""
         self.access = RefuseClients() if image.security.forbids else self._granted
@@ -448,6 +456,7 @@ class Node:
                 self.tasks.spawn(self.lifecycle.beat(), name="heartbeat of changed rules")
         if delta.configs:
             self._refresh_settings()
+            self._tell_left_aside(delta, image)
             self.clock_guard.on_configs()
         if delta.created or delta.deleted or delta.partitions or delta.brokers:
             self.topology += 1
@@ -503,7 +512,11 @@ class Node:
         )
 
     def _refresh_settings(self) -> None:
+        before = self.settings.left_aside
         self.settings = effective_settings(self.static_settings, self.image, self.id)
+        if self.settings.left_aside not in ((), before):
+            text = ", ".join(self.settings.left_aside)
+            self.note(EventKind.SETTINGS_LEFT_ASIDE, f"broker {self.id}", text)
         self.server.limits = _limits(self.settings)
         self._set_fast_paths()
         self.settings_changed.set()

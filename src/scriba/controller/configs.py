@@ -248,7 +248,7 @@ def _check_topic(state: State, name: str, after: Mapping[str, str]) -> None:
             "the topic has no name; what holds for all topics is set on the brokers",
         )
     try:
-        TopicSettings.resolve(after, state.settings)
+        TopicSettings.checked(after, state.settings)
     except ConfigError as error:
         fail(ErrorCode.INVALID_CONFIG, str(error))
     if name not in state.image.topics_by_name:

@@ -292,9 +292,10 @@ class Controller:
 
 
 def effective_settings(static: NodeSettings, image: ClusterImage, node_id: int) -> NodeSettings:
-    """A node's settings with what was set for it and for all brokers at run time."""
+    """A node's settings with what was set for it and for all brokers at run time, as far as it can
+    take that: a controller of another release may have let other settings pass."""
     cluster, own = image.config(BROKER, ""), image.config(BROKER, str(node_id))
-    return static.with_dynamic(cluster, own) if cluster or own else static
+    return static.following(cluster, own) if cluster or own else static
 
 
 def idle_record() -> Message:

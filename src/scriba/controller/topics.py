@@ -254,7 +254,7 @@ def _checked_configs(state: State, topic: CreatableTopic) -> dict[str, str]:
     configs = {config.name: config.value for config in topic.configs if config.value is not None}
     refuse_long(configs)
     try:
-        TopicSettings.resolve(configs, state.settings)
+        TopicSettings.checked(configs, state.settings)
     except ConfigError as error:
         fail(ErrorCode.INVALID_CONFIG, str(error))
     return configs

@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Final, Self
 
 from scriba.config import ConfigError, Scope, Source
 from scriba.settings.balance_runs import NAME as BALANCE_RUN
+from scriba.settings.foreign import taken
 from scriba.settings.keys.node import NodeKeys, parse_overrides
 from scriba.settings.listeners import (
     WILDCARDS,
@@ -42,6 +43,8 @@ class NodeSettings(NodeKeys):
     layers: ClassVar[Mapping[Source, Mapping[str, str]]] = {}
     screened: ClassVar[ScreenedSettings] = ScreenedSettings({}, (), ())
     machine: ClassVar[str] = "localhost"
+    left_aside: ClassVar[tuple[str, ...]] = ()
+    """Settings of the metadata that this release does not know, or does not take."""
 
     @classmethod
     def parse(cls, given: Mapping[str, str], machine: str = "localhost") -> Self:
@@ -77,6 +80,21 @@ class NodeSettings(NodeKeys):
             Source.STATIC_BROKER_CONFIG: self.layer(Source.STATIC_BROKER_CONFIG),
         }
         return self._layered(layers, self.screened, self.machine)
+
+    def following(self, cluster: Mapping[str, str], broker: Mapping[str, str]) -> Self:
+        """The same under what the metadata says, as far as a node can take that; `left_aside` names
+        the rest."""
+        table = self.table
+        known, aside = list[Mapping[str, str]](), list[str]()
+        for given in (cluster, broker):
+            known.append({n: t for n, t in given.items() if n in table and not table[n].read_only})
+            aside += [name for name in given if name not in known[-1]]
+        for_all = taken(known[0], lambda some: self.with_dynamic(some, NOTHING))
+        own = taken(known[1], lambda some: self.with_dynamic(for_all.kept, some))
+        settings = self.with_dynamic(for_all.kept, own.kept)
+        left = sorted({*aside, *for_all.left_aside, *own.left_aside})
+        settings.__dict__.update(left_aside=tuple(left))
+        return settings
 
     @classmethod
     def _layered(

@@ -5,9 +5,11 @@ names listed as synonyms here. `resolve` puts both together.
 """
 
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from scriba.config import ConfigError, Kind, Scope, Settings, setting
+from scriba.settings.foreign import taken
 from scriba.settings.placement import refused
 
 if TYPE_CHECKING:
@@ -320,11 +322,16 @@ class TopicSettings(Settings):
 
     @classmethod
     def resolve(cls, overrides: Mapping[str, str], node: "NodeSettings") -> "TopicSettings":
-        """What is in force for a topic with `overrides` on a node.
+        """What is in force for a topic with `overrides` on a node: those that it can take."""
+        try:
+            return cls.checked(overrides, node)
+        except ConfigError:
+            return cls.checked(taken(overrides, partial(cls.checked, node=node)).kept, node)
 
-        This is also the check for creating and altering a topic: ConfigError when any override
-        is unknown, out of bounds, or contradicts another.
-        """
+    @classmethod
+    def checked(cls, overrides: Mapping[str, str], node: "NodeSettings") -> "TopicSettings":
+        """The same for creating and altering a topic: ConfigError when any override is unknown, out
+        of bounds, or contradicts another."""
         defaults = node.topic_defaults
         return defaults.overridden(overrides) if overrides else defaults
 

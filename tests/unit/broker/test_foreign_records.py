@@ -7,11 +7,13 @@ import pytest
 
 from scriba.broker.metadata.quorum.batches import BatchBuilder
 from scriba.config import StartError
+from scriba.controller.image import BROKER, TOPIC
 from scriba.errors import ErrorCode
 from scriba.events import EventKind
 from scriba.instant import Instant
 from scriba.wire.messages.stored import (
     AccessControlEntryRecord,
+    ConfigRecord,
     FeatureLevelRecord,
     RemoveAccessControlEntryRecord,
 )
@@ -19,6 +21,7 @@ from tests.unit.broker.brokers import Brokers, play
 
 ACL = AccessControlEntryRecord(id=b"a" * 16, resource_type=2, resource_name="t", principal="User:a")
 GONE = RemoveAccessControlEntryRecord(id=ACL.id)
+SETTINGS_LEFT_ASIDE = EventKind.SETTINGS_LEFT_ASIDE
 UNKNOWN = 99
 VALUE = bytes((1, UNKNOWN, 0, 0))
 """A record of a type that a later release may have."""
@@ -88,3 +91,28 @@ def test_records_of_a_feature_that_is_not_known_end_no_node() -> None:
         assert not follower._snapshots, "which would not have them"
 
     play(script, count=2)
+
+
+def test_settings_that_another_controller_let_pass_end_no_node() -> None:
+    async def script(brokers: Brokers) -> None:
+        await brokers.create("t", [2])
+        node = brokers.nodes[2]
+        for resource_type, name, key, value in (
+            (BROKER, "", "num.io.threads", "9"),
+            (BROKER, "2", "message.max.bytes", "many"),
+            (BROKER, "2", "max.connections", "77"),
+            (TOPIC, "t", "remote.storage.enable", "true"),
+        ):
+            record = ConfigRecord(
+                resource_type=resource_type, resource_name=name, name=key, value=value
+            )
+            await write(brokers, record)
+        await brokers.until(lambda: node.settings.max_connections == 77)
+        assert node.settings.left_aside == ("message.max.bytes", "num.io.threads")
+        told = {e.about: e.text for e in node.events.since() if e.kind is SETTINGS_LEFT_ASIDE}
+        assert "message.max.bytes, num.io.threads" in told["broker 2"]
+        await brokers.until(lambda: "remote.storage.enable" in node.image.config(TOPIC, "t"))
+        assert any(event.about == "topic t" for event in node.events.since())
+        assert await brokers.produce(2, "t", b"still") is ErrorCode.NONE
+
+    play(script)

@@ -310,3 +310,20 @@ def test_a_running_node_takes_only_what_it_can_carry_out(
     NodeSettings.check_dynamic({"message.max.bytes": "5"}, cluster=cluster)
     with pytest.raises(ConfigError, match=re.escape(complaint)):
         NodeSettings.check_dynamic(changes, cluster=cluster)
+
+
+def test_run_time_settings_that_a_node_does_not_take_are_left_aside_by_name() -> None:
+    node = NodeSettings.parse({"node.id": "4"})
+    cluster = {"num.io.threads": "9", "message.max.bytes": "2000", "log.retention.ms": "0"}
+    own = {"message.max.bytes": "many", "node.id": "7", "max.connections": "9"}
+    found = node.following(cluster, own)
+    assert (found.message_max_bytes, found.max_connections, found.node_id) == (2000, 9, 4)
+    assert found.left_aside == (
+        "log.retention.ms",
+        "message.max.bytes",
+        "node.id",
+        "num.io.threads",
+    )
+    assert found.following({}, {}).left_aside == ()
+    with pytest.raises(ConfigError):
+        node.with_dynamic(cluster, own)

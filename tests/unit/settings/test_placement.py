@@ -41,7 +41,7 @@ def test_a_replica_observes_by_the_rack_of_its_broker_alone() -> None:
 def test_what_is_no_placement_is_refused_in_one_line(text: str, complaint: str) -> None:
     node = NodeSettings.parse({"node.id": "1"})
     with pytest.raises(ConfigError, match=r"scriba\.replica\.placement") as refused:
-        TopicSettings.resolve({"scriba.replica.placement": text}, node)
+        TopicSettings.checked({"scriba.replica.placement": text}, node)
     assert complaint in str(refused.value)
     assert "\n" not in str(refused.value)
 

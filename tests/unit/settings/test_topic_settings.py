@@ -61,8 +61,18 @@ def test_text_is_read_as_kafka_reads_it() -> None:
 )
 def test_a_wrong_override_is_refused(overrides: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        TopicSettings.resolve(overrides, NODE)
+        TopicSettings.checked(overrides, NODE)
     assert message in str(caught.value)
+
+
+def test_what_another_controller_let_pass_is_left_aside_and_the_rest_is_in_force() -> None:
+    foreign = {"remote.storage.enable": "true", "of.a.later.release": "1", "segment.bytes": "5"}
+    topic = TopicSettings.resolve({**foreign, "retention.ms": "5"}, NODE)
+    assert topic == TopicSettings.resolve({"retention.ms": "5"}, NODE)
+    lags = {"min.compaction.lag.ms": "7", "max.compaction.lag.ms": "6"}
+    assert TopicSettings.resolve(lags, NODE).max_compaction_lag_ms == 6
+    described = {row.name: row.value for row in describe_topic({**foreign, **lags}, NODE)}
+    assert described["segment.bytes"] == "1073741824"
 
 
 def test_the_default_of_a_feature_to_come_is_accepted() -> None:
