@@ -50,6 +50,35 @@ def test_partitions_that_are_led_again_at_once_are_not_worth_a_word() -> None:
     assert kinds[1:] == [EventKind.PARTITIONS_LEADERLESS, EventKind.PARTITIONS_LED]
 
 
+def test_an_outage_is_told_while_an_older_one_lasts() -> None:
+    notes: list[tuple[EventKind, str]] = []
+    watch = OfflineWatch(lambda kind, about, text, *_: notes.append((kind, text.split(":")[0])))
+    machine: Any = Machine()
+
+    def look(at_ms: int, count: int) -> None:
+        machine.offline_count = count
+        watch.look(machine, Instant(at_ms, at_ms))
+
+    def told(count: int) -> tuple[EventKind, str]:
+        return EventKind.PARTITIONS_LEADERLESS, f"{count} without a leader"
+
+    for at_ms in (0, 2000):
+        look(at_ms, 1)
+    assert notes == [told(1)]
+    for at_ms, count in ((5000, 4), (6000, 1), (6500, 4), (8400, 4)):
+        look(at_ms, count)
+    assert notes == [told(1)], "three of them were led again at once"
+    look(8500, 5)
+    assert notes == [told(1), told(5)]
+    look(20_000, 5)
+    # Some come back, and as many go later.
+    for at_ms, count in ((21_000, 3), (30_000, 3), (31_000, 5), (33_000, 5)):
+        look(at_ms, count)
+    assert notes == [told(1), told(5), told(5)]
+    look(34_000, 0)
+    assert notes[3:] == [(EventKind.PARTITIONS_LED, "every partition has a leader")]
+
+
 class Host:
     id = 1
 

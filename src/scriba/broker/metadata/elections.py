@@ -1,8 +1,9 @@
 """What operators are told of elections: partitions without a leader, leaders that may lack records.
 
 Partitions without a leader are the active controller's to tell of: once they have been there for a
-while, for a restart leaves some for a moment, and again when all are led. An election that may have
-lost records is told by the broker that was elected, so by one node and once.
+while, for a restart leaves some for a moment, again whenever they have become more for that long,
+and when all are led. An election that may have lost records is told by the broker that was elected,
+so by one node and once.
 """
 
 from __future__ import annotations
@@ -36,18 +37,21 @@ class OfflineWatch:
     def __init__(self, note: Note) -> None:
         self._note = note
         self._since: int | None = None
-        self._told = False
+        """Since when there are more than was told."""
+        self._told = 0
+        """How many of those that are there were told of."""
 
     def look(self, machine: Controller | None, now: Instant) -> None:
         count = 0 if machine is None else machine.offline_count
-        if machine is None or not count:
-            if self._told and machine is not None:
-                self._note(EventKind.PARTITIONS_LED, "cluster", "every partition has a leader")
-            self._since, self._told = None, False
+        if self._told and not count and machine is not None:
+            self._note(EventKind.PARTITIONS_LED, "cluster", "every partition has a leader")
+        self._told = min(self._told, count)
+        if machine is None or count == self._told:
+            self._since = None
         elif self._since is None:
             self._since = now.mono_ms
-        elif not self._told and now.mono_ms - self._since >= PATIENCE_MS:
-            self._told = True
+        elif now.mono_ms - self._since >= PATIENCE_MS:
+            self._since, self._told = None, count
             text = f"{count} without a leader: {_listed(machine.offline(NAMED), count)}"
             self._note(EventKind.PARTITIONS_LEADERLESS, "cluster", text)
 
