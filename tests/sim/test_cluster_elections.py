@@ -70,6 +70,25 @@ def test_after_power_cuts_of_all_the_last_leader_returns_and_it_is_told(seed: in
 
 
 @pytest.mark.parametrize("seed", range(2))
+def test_synced_records_outlive_a_power_cut_of_all_at_once(seed: int) -> None:
+    async def script(stage: Stage) -> None:
+        values = [b"%d" % number for number in range(30)]
+        await stage.send(values)
+        everybody = tuple(stage.cluster.nodes)
+        for at in everybody:
+            stage.power_cut(at)
+        for at in everybody:
+            stage.cluster.nodes[at].boot()
+        await stage.until(lambda: len(stage.actives()) == 1 and "t" in stage.image.topics_by_name)
+        assert await stage.read() == values
+        await stage.until(lambda: len(stage.partition().isr) == 3)
+        ends = {stage.node(at).replicas.find("t", 0).log.end_offset for at in BROKERS}
+        assert ends == {len(values)}
+
+    play(script, seed, {"log.flush.interval.messages": "1"})
+
+
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("killed", [False, True])
 def test_after_shutdowns_and_kills_any_eligible_replica_leads_and_nothing_is_flagged(
     seed: int, killed: bool

@@ -11,6 +11,7 @@ itself. A witness looks into all nodes meanwhile (`witness`).
 What is not synced is protected by the other replicas, as long as fewer than `min.insync.replicas`
 of a partition lose it between two moments at which all of them are in sync. Within that budget
 nothing is ever lost. Some seeds go beyond it (`beyond`): then what is lost must have been told.
+Where records are synced all nodes may lose their power at once, and nothing is lost.
 
 Then all heals. Within a bound the cluster is whole again, every group has caught up, and the
 histories are held against what is left.
@@ -156,7 +157,7 @@ class Scene(ClusterStage):
     async def misfortune(self) -> None:
         kind = MISFORTUNES[self.draw.below(len(MISFORTUNES))]
         if kind not in CLIENTS:
-            dark = self.beyond and self.draw.chance(0.2)
+            dark = (self.beyond or self.synced) and self.draw.chance(0.2)
             await self.mishaps.happen("blackout" if dark else kind)
             return
         if self.plain:
