@@ -21,6 +21,24 @@ LISTENERS = {
 
 OF_A_BROKER: list[tuple[Message, int, type[Message]]] = [
     (
+        # It would move high watermarks, and be shown what no consumer may see yet.
+        fetch.FetchRequest(
+            replica_state=fetch.ReplicaState(replica_id=3, replica_epoch=1),
+            topics=[
+                fetch.FetchTopic(
+                    topic_id=b"t" * 16,
+                    partitions=[
+                        fetch.FetchPartition(
+                            partition=0, current_leader_epoch=0, partition_max_bytes=1 << 20
+                        )
+                    ],
+                )
+            ],
+        ),
+        17,
+        fetch.FetchResponse,
+    ),
+    (
         fetch.ListOffsetsRequest(
             replica_id=3,
             topics=[

@@ -1,6 +1,7 @@
 """A log directory: whose it is, how it was left, and what it survives."""
 
 import asyncio
+import contextlib
 import errno
 import json
 import os
@@ -204,6 +205,42 @@ async def test_a_truncation_lowers_the_recovery_point_first(shelf: Shelf) -> Non
     directory = await ready(shelf)
     log = await log_in(shelf, directory)
     assert (log.end_offset, log.failure) == (6, None)
+    directory.release()
+
+
+@pytest.mark.parametrize("cut_fails", [False, True])
+async def test_a_truncation_discards_what_the_cleaner_noted_above_it(
+    shelf: Shelf, monkeypatch: pytest.MonkeyPatch, cut_fails: bool
+) -> None:
+    """Else other records that come to be there would count as compacted. It is noted before the
+    files are cut, as a crash may come in between."""
+    directory = await ready(shelf)
+    logs = [await log_in(shelf, directory, partition) for partition in range(4)]
+    for log in logs:
+        for _ in range(10):
+            shelf.append(log, 2)
+        await log.flush()
+    await directory.checkpoint()
+    noted = {PartitionName("t", log.partition): 12 for log in logs}
+    await directory.checkpoint_compacted(noted)
+
+    def refused(file: FaultyFile, size: int) -> None:
+        raise OSError(errno.EIO, "the device does not answer")
+
+    below, above, all_of_it, untouched = logs
+    with monkeypatch.context() as patched:
+        if cut_fails:
+            patched.setattr(FaultyFile, "truncate", refused)
+        with pytest.raises(KafkaError) if cut_fails else contextlib.nullcontext():
+            await directory.truncate_all(
+                {below: 6, above: 14, all_of_it: 4}, shelf.now, wholly=[all_of_it]
+            )
+    directory.release()
+    directory = await ready(shelf)
+    found = [directory.compacted[PartitionName("t", log.partition)] for log in logs]
+    assert found[0] <= 6
+    assert found[1] == found[untouched.partition] == 12
+    assert found[2] <= 4
     directory.release()
 
 
