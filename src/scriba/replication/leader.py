@@ -134,12 +134,18 @@ class Cause(enum.Enum):
 class Dropped(NamedTuple):
     replica: int
     lag: int
-    """Records it was behind the leader's end; everything if it never fetched in this epoch."""
+    """Records it was behind the leader's end; everything if it never fetched in this epoch, and
+    UNKNOWN if it left before that began."""
     behind_ms: int
     """How long ago it was caught up."""
     cause: Cause
     end: int = -1
     """Where its log ended, as far as it has told in this epoch."""
+
+
+def departure(replica: int, led_before: int) -> Dropped:
+    """A replica that left the ISR as another leader began: only the last one lacked nothing."""
+    return Dropped(replica, 0 if replica == led_before else UNKNOWN, 0, Cause.FENCED)
 
 
 class Member(NamedTuple):

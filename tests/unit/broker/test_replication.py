@@ -37,6 +37,7 @@ from scriba.wire.messages.fetch import (
     ReplicaState,
 )
 from scriba.wire.messages.produce import ProduceResponse
+from scriba.wire.messages.stored import PartitionChangeRecord
 from tests.unit.broker.brokers import Brokers, play
 from tests.unit.broker.scraping import REPLICATION_METRICS, parsed
 
@@ -46,6 +47,14 @@ def log_bytes(brokers: Brokers, broker_id: int, topic: str, index: int = 0) -> b
     log = brokers.partition(broker_id, topic, index).log
     disk = brokers.nodes[broker_id].world.disk
     return disk.read(f"{log.directory}/{0:020d}.log")[: log.size]
+
+
+def shrinks(brokers: Brokers, broker_id: int) -> list[str]:
+    """What a broker has told, and counted, of replicas that left an ISR."""
+    node = brokers.nodes[broker_id]
+    told = [e.text for e in node.events.page(0, 256).events if e.kind is EventKind.ISR_SHRUNK]
+    assert len(told) == node.counters.isr_shrinks
+    return told
 
 
 def test_what_is_acknowledged_by_all_is_on_every_replica_byte_for_byte() -> None:
@@ -94,12 +103,45 @@ def test_a_killed_leader_loses_nothing_that_was_acknowledged() -> None:
         leader = brokers.image("t").leader
         await brokers.until(lambda: brokers.partition(leader, "t").leader is not None)
         assert log_bytes(brokers, leader, "t") == before
+        await brokers.nodes[leader].replicas.applied()
+        assert shrinks(brokers, leader) == [
+            "replica 2 left the in-sync set: fenced, 0 records and 0 ms behind"
+        ]
+        assert not shrinks(brokers, 4 - leader), "each is told once, by whoever leads after it"
         assert await brokers.produce(leader, "t", b"later") is ErrorCode.NONE
         assert brokers.partition(4 - leader, "t").log.end_offset == 21
         # The old leader comes back, takes the rest and is in sync again.
         await brokers.boot(2)
         await brokers.until(lambda: set(brokers.image("t").isr) == {1, 2, 3})
         assert log_bytes(brokers, 2, "t") == log_bytes(brokers, leader, "t")
+
+    play(script)
+
+
+def test_replicas_that_leave_together_with_their_leader_are_told() -> None:
+    async def script(brokers: Brokers) -> None:
+        await brokers.create("t", (2, 3, 1))
+        await brokers.produce(2, "t", b"first")
+        first = brokers.nodes[1]
+        assert first.metadata.active is not None
+        record = PartitionChangeRecord(
+            topic_id=first.image.topics_by_name["t"].id, partition_id=0, leader=1, isr=[1]
+        )
+        await first.metadata.active.step(lambda machine, now: [record])
+        await brokers.until(lambda: len(shrinks(brokers, 1)) == 2)
+        left = "left the in-sync set: fenced,"
+        assert shrinks(brokers, 1) == [
+            f"replica 2 {left} 0 records and 0 ms behind",
+            f"replica 3 {left} its lag unknown",
+        ]
+        await brokers.until(lambda: set(brokers.image("t").isr) == {1, 2, 3})
+        # Nobody leaves with an election among those that are in sync, or for another replica set.
+        await brokers.elect("t", 3)
+        await brokers.reassign("t", (3, 2))
+        await brokers.until(lambda: brokers.image("t").replicas == (3, 2))
+        await brokers.until(partial(brokers.leads, 3, "t"))
+        await brokers.nodes[3].replicas.applied()
+        assert [len(shrinks(brokers, at)) for at in (1, 2, 3)] == [2, 0, 0]
 
     play(script)
 
@@ -208,9 +250,8 @@ def test_a_silent_follower_leaves_the_isr_and_returns() -> None:
         assert await brokers.produce(2, "t", b"second") is ErrorCode.NONE
         assert set(brokers.image("t").isr) == {1, 2}
         node = brokers.nodes[2]
-        assert node.counters.isr_shrinks == 1
-        (told,) = [e for e in node.events.page(0, 100).events if e.kind is EventKind.ISR_SHRUNK]
-        assert "replica 3 left the in-sync set: silent, 1 records" in told.text
+        (told,) = shrinks(brokers, 2)
+        assert "replica 3 left the in-sync set: silent, 1 records" in told
         brokers.sim.network.heal()
         await brokers.until(lambda: set(brokers.image("t").isr) == {1, 2, 3})
         assert brokers.partition(3, "t").log.end_offset == 2
@@ -240,6 +281,31 @@ def test_below_min_isr_nothing_is_taken_and_nothing_more_is_shown() -> None:
         await brokers.until(lambda: partition.high_watermark.value == 3)
 
     play(script)
+
+
+def test_what_a_killed_follower_finds_counts_once_its_device_has_it() -> None:
+    """With `flush.messages=1`: its page cache has the record, and its power may go next."""
+
+    async def script(brokers: Brokers) -> None:
+        synced = {"min.insync.replicas": "1", "flush.messages": "1"}
+        await brokers.create("t", (2, 3), configs=synced)
+        await brokers.produce(2, "t", b"first")
+        faults = brokers.sim.host("b3").disk_faults
+        faults.sync_ms = (600_000, 600_000)
+        peer = await brokers.dial(2)
+        waiting = peer.send(brokers.produced("t", b"second"), 12, ProduceResponse)
+        await brokers.until(lambda: brokers.partition(3, "t").log.end_offset == 2)
+        brokers.kill(3)
+        faults.sync_ms = (300, 300)
+        await brokers.boot(3)
+        leader = brokers.partition(2, "t").leader
+        assert leader is not None
+        await brokers.until(lambda: leader.followers[3].end_offset == 2)
+        assert brokers.partition(3, "t").log.flushed_offset == 2
+        answer = await asyncio.wait_for(waiting, 10)
+        assert answer.responses[0].partition_responses[0].error_code == ErrorCode.NONE
+
+    play(script, replica_lag_time_max_ms=600_000, broker_session_timeout_ms=600_000)
 
 
 # ---- what the leader makes of a fetch ----
@@ -324,6 +390,49 @@ def test_a_fetch_that_diverges_counts_for_nothing() -> None:
         (data,) = response.responses[0].partitions
         assert (data.diverging_epoch.epoch, data.diverging_epoch.end_offset) == (0, 3)
         assert brokers.partition(2, "t").high_watermark.value == 0
+
+    play(script, replica_lag_time_max_ms=600_000)
+
+
+@pytest.mark.parametrize(
+    ("leader_epoch", "last_epoch"), [(-1, 0), (-1, -1), (0, -1)], ids=["leader", "both", "record"]
+)
+def test_a_fetch_that_does_not_say_of_which_epochs_it_is_counts_for_nothing(
+    leader_epoch: int, last_epoch: int
+) -> None:
+    """Nobody knows then whether the records that it has are those of this leader."""
+
+    async def script(brokers: Brokers) -> None:
+        follower = await three_records(brokers)
+        partition = brokers.partition(2, "t")
+        response = await follower.fetch(asks(2, leader_epoch, last_epoch))
+        assert response.responses[0].partitions[0].records, "it is sent all the same"
+        assert partition.leader is not None
+        assert partition.leader.followers[3].end_offset == -1
+        assert partition.high_watermark.value == 0
+        await follower.fetch(asks(2, 0, 0))
+        assert partition.high_watermark.value == 2
+
+    play(script, replica_lag_time_max_ms=600_000)
+
+
+@pytest.mark.parametrize("start", [0, 2])
+def test_a_follower_without_a_record_counts(start: int) -> None:
+    """It has no epoch to name, be it new or begun anew where the leader's log begins."""
+
+    async def script(brokers: Brokers) -> None:
+        follower = await three_records(brokers)
+        partition = brokers.partition(2, "t")
+        await follower.fetch(asks(3, last_epoch=0))
+        assert partition.high_watermark.value == 3
+        partition.move_start(start)
+        assert partition.leader is not None
+        follower.session = (0, 0)
+        empty = asks(start)
+        empty.log_start_offset = start
+        await follower.fetch(empty)
+        known = partition.leader.followers[3]
+        assert (known.start_offset, known.end_offset) == (start, start)
 
     play(script, replica_lag_time_max_ms=600_000)
 
@@ -687,6 +796,71 @@ def test_clients_are_told_who_leads_instead() -> None:
         assert data.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
         assert (data.current_leader.leader_id, data.current_leader.leader_epoch) == (2, 0)
         assert [each.node_id for each in fetched.node_endpoints] == [2]
+
+    play(script)
+
+
+def test_producers_that_wait_are_told_who_leads_now() -> None:
+    """KIP-951: by then the metadata names the leader that an election made."""
+
+    async def script(brokers: Brokers) -> None:
+        await brokers.create("t", (2, 3), configs={"min.insync.replicas": "1"})
+        await brokers.produce(2, "t", b"committed")
+        brokers.sim.network.cut("b2", "b3")
+        peer = await brokers.dial(2)
+        # The first is decoded, those that repeat it take the fast path.
+        waiting = [
+            peer.send(brokers.produced("t", b"%d" % at), 12, ProduceResponse) for at in range(3)
+        ]
+        await brokers.until(lambda: brokers.partition(2, "t").log.end_offset == 4)
+        assert not any(each.done() for each in waiting)
+        await brokers.elect("t", 3)
+        for answer in await asyncio.wait_for(asyncio.gather(*waiting), 10):
+            (told,) = answer.responses[0].partition_responses
+            assert told.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+            assert (told.current_leader.leader_id, told.current_leader.leader_epoch) == (3, 1)
+            (place,) = answer.node_endpoints
+            assert (place.node_id, place.host, place.port) == (3, "b3", 9092)
+
+    play(script, replica_lag_time_max_ms=600_000)
+
+
+@pytest.mark.parametrize(
+    ("before", "code"),
+    [(0, ErrorCode.NOT_LEADER_OR_FOLLOWER), (3, ErrorCode.FENCED_LEADER_EPOCH)],
+)
+def test_consumers_that_wait_are_told_who_leads_now(before: int, code: ErrorCode) -> None:
+    """One on the fast path looks again in a later turn: when the broker follows already."""
+
+    async def script(brokers: Brokers) -> None:
+        await brokers.create("t", (2, 3))
+        await brokers.produce(2, "t", b"committed")
+        peer = await brokers.dial(2)
+        topic_id = brokers.nodes[1].image.topics_by_name["t"].id
+        session = (0, 0)
+
+        def request(wait_ms: int) -> FetchRequest:
+            named = [FetchTopic(topic_id=topic_id, partitions=[asks(1)])]
+            return FetchRequest(
+                max_wait_ms=wait_ms,
+                min_bytes=1,
+                session_id=session[0],
+                session_epoch=session[1],
+                topics=named if session[1] == 0 else [],
+            )
+
+        for at in range(before):  # in a session, which takes the fast path
+            told = await peer.call(request(0), 17, FetchResponse)
+            session = (told.session_id, at + 1)
+        waiting = peer.send(request(60_000), 17, FetchResponse)
+        await brokers.until(lambda: brokers.partition(2, "t").high_watermark.waits)
+        await brokers.elect("t", 3)
+        fetched = await asyncio.wait_for(waiting, 10)
+        (data,) = fetched.responses[0].partitions
+        assert data.error_code == code
+        assert (data.current_leader.leader_id, data.current_leader.leader_epoch) == (3, 1)
+        (place,) = fetched.node_endpoints
+        assert (place.node_id, place.host, place.port) == (3, "b3", 9092)
 
     play(script)
 

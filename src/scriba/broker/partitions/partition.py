@@ -291,6 +291,8 @@ class Partition:
             high_watermark=self.high_watermark.value,
         )
         self._tell_feeds()
+        if self._counted_end() < self.log.end_offset:
+            self._ask_for_flush()  # what a restart found need not be on the device
         return self.follower
 
     def go_on_following(self, image: PartitionImage, in_sync: bool) -> None:

@@ -55,6 +55,7 @@ from scriba.controller.image import (
 from scriba.controller.parts import NO_LEADER
 from scriba.errors import ErrorCode, KafkaError
 from scriba.events import EventKind
+from scriba.replication.leader import Installed, departure
 from scriba.runtime.loop.pace import Pace, next_turn
 from scriba.settings import TopicSettings
 from scriba.storage.compaction.log import FOR_EVER_MS
@@ -133,6 +134,15 @@ class Unopened(NamedTuple):
     image: PartitionImage
     home: LogDir | None = None
     """Where its files will be; None while no directory is online."""
+
+
+class Departed(NamedTuple):
+    """Who left an ISR as this broker became the leader."""
+
+    name: PartitionName
+    topic_id: bytes
+    led_before: int
+    replicas: tuple[int, ...]
 
 
 class Replicas:
@@ -257,6 +267,9 @@ class Replicas:
         if touched:
             self._depose(touched)
             self._queue.append(lambda: self._place(touched))
+        departed = self._departed(delta, image)
+        if departed:
+            self._queue.append(lambda: self._tell_departed(departed))
         self._queue.wake()
 
     def _end_coordinators(self, gone: list[tuple[str, bytes, tuple[int, ...]]]) -> None:
@@ -287,6 +300,35 @@ class Replicas:
             ]
             if mine:
                 yield topic.name, topic_id, sorted(mine)
+
+    def _departed(self, delta: Delta, image: ClusterImage) -> list[Departed]:
+        """Replicas that left an ISR in the change that made this broker the leader: the leader
+        before, and whoever went with it."""
+        me = self._node.id
+        found: list[Departed] = []
+        for topic_id, changes in delta.partitions.items():
+            topic = image.topics_by_id.get(topic_id)
+            if topic is None:
+                continue
+            for index, before in changes.items():
+                now = topic.partitions[index]
+                if now.leader != me or before is None or before.leader_epoch == now.leader_epoch:
+                    continue
+                # What a reassignment has removed is no longer a replica, in sync or not.
+                gone = [r for r in before.isr if r in now.replicas and r not in now.isr]
+                if gone:
+                    name = PartitionName(topic.name, index)
+                    found.append(Departed(name, topic_id, before.leader, tuple(gone)))
+        return found
+
+    async def _tell_departed(self, departed: list[Departed]) -> None:
+        pace = Pace(self._node.world.clock)
+        for name, topic_id, led_before, replicas in departed:
+            await pace()
+            partition = self.get(*name)
+            if partition is not None and partition.topic_id == topic_id:
+                left = tuple(departure(replica, led_before) for replica in replicas)
+                self.isr_updates.tell(partition, Installed(left))
 
     def _follow_brokers(self, image: ClusterImage) -> None:
         """Takes note of who may join an ISR, in place: every leader looks there."""

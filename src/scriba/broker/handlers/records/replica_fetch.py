@@ -27,6 +27,7 @@ from scriba.runtime.loop.pace import Pace, in_slices
 from scriba.storage.log import NotResident, Slice
 from scriba.wire.messages.fetch import (
     FetchableTopicResponse,
+    FetchPartition,
     FetchRequest,
     FetchResponse,
     FetchResponseEpochEndOffset,
@@ -344,7 +345,7 @@ def _look_at_one(node: Fetching, look: _Look, followed: Followed, now: Instant) 
         data.diverging_epoch = found
         return data
     partition.log.check_offset(asked.fetch_offset)
-    if look.counted:
+    if look.counted and _is_beyond_doubt(asked, partition):
         _count(node, session, followed, partition, now)
     if session.prompt and partition.high_watermark.value > followed.high_watermark:
         look.ready = True
@@ -400,6 +401,16 @@ def diverging(partition: Partition, followed: Followed) -> FetchResponseEpochEnd
     if epoch < asked.last_fetched_epoch or end_offset < asked.fetch_offset:
         return FetchResponseEpochEndOffset(epoch=epoch, end_offset=end_offset)
     return None
+
+
+def _is_beyond_doubt(asked: FetchPartition, partition: Partition) -> bool:
+    """Whether the follower's log is known to be a part of this one: the fetch names the epoch of
+    this leadership, and that of the last record, which was looked up; or there is no record, as the
+    follower's log, or this one, begins where it asks from."""
+    return asked.current_leader_epoch >= 0 and (
+        asked.last_fetched_epoch >= 0
+        or asked.fetch_offset in (asked.log_start_offset, partition.log.start_offset)
+    )
 
 
 def _count(

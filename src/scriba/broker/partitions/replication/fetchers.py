@@ -235,6 +235,8 @@ class Fetcher:
         key = Key(partition.topic_id, partition.index)
         self.partitions[key] = partition
         self._plan.follow(key, state)
+        if partition.syncs:
+            self._flushes.append(partition)
         self._news.set()
 
     def drop(self, partition: Partition) -> None:

@@ -4,8 +4,8 @@ Proposals of one turn of the loop travel together in one AlterPartition, and one
 way at a time. A proposal that got no answer is sent again, as it was, until there is one. The ISR
 itself comes with the metadata; that long the leader counts its maximal ISR (`replication.leader`).
 
-Each change is told: a shrink with the replica, its lag and the cause, and a partition whose ISR
-changes again and again by its name, once.
+Each change is told by whoever leads after it: a shrink with the replica, its lag and the cause, and
+a partition whose ISR changes again and again by its name, once.
 """
 
 from __future__ import annotations
@@ -176,10 +176,11 @@ class IsrUpdates:
         node, counters = self._node, self._node.counters
         for gone in changed.left:
             counters.isr_shrinks += 1
-            text = (
-                f"replica {gone.replica} left the in-sync set: {gone.cause.value}, "
-                f"{gone.lag} records and {gone.behind_ms} ms behind"
-            )
+            text = f"replica {gone.replica} left the in-sync set: {gone.cause.value}, "
+            if gone.lag >= 0:
+                text += f"{gone.lag} records and {gone.behind_ms} ms behind"
+            else:
+                text += "its lag unknown"
             if gone.end >= 0:
                 text += f", its log ended at {gone.end}"
             node.note(EventKind.ISR_SHRUNK, repr(partition), text)
