@@ -108,16 +108,21 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Togethe
 
 
 class Tally:
-    """Counts what the end of a run tells: time per stage, and skips nobody wrote down."""
+    """Counts what the end of a run tells: time per stage, figures of tests that passed
+    (`record_property`), and skips nobody wrote down."""
 
     def __init__(self) -> None:
         self.spent: defaultdict[str, float] = defaultdict(float)
         self.skipped: list[str] = []
+        self.figures: list[str] = []
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self.spent[stage_of(report.nodeid)] += report.duration
         if report.skipped:
             self.note(report.nodeid)
+        if report.when == "call" and report.passed:
+            test = report.nodeid.partition("::")[2].partition("@tests/")[0]
+            self.figures += [f"{name}: {value} ({test})" for name, value in report.user_properties]
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.skipped:
@@ -138,6 +143,10 @@ class Tally:
             terminalreporter.section("skipped without a reason in tests/allowed_skips.txt")
             for nodeid in self.skipped:
                 terminalreporter.line(nodeid)
+        if self.figures:
+            terminalreporter.section("figures")
+            for line in self.figures:
+                terminalreporter.line(line)
         terminalreporter.section("where the time went")
         for name, seconds in [*earlier(), *self.spent.items()]:
             terminalreporter.line(f"{seconds:8.1f} s  {name}")
