@@ -37,6 +37,19 @@ def kafkajs(cluster: Cluster, *steps: Step) -> list[Any]:
     return told
 
 
+def stream(cluster: Cluster, topic: str, partitions: int) -> "subprocess.Popen[str]":
+    """A process that writes and reads until its input ends, and tells what (`js/stream.js`)."""
+    assert PACKAGES.is_dir(), "kafkajs is missing: run make setup"
+    script = str(HERE / "js" / "stream.js")
+    return subprocess.Popen(
+        ["node", "--no-warnings", script, cluster.bootstrap, topic, str(partitions)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "NODE_PATH": str(PACKAGES)},
+    )
+
+
 def message(
     value: bytes | None,
     key: bytes | None = None,

@@ -6,7 +6,7 @@ import json
 import re
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Producer, TopicPartition
 
 from tests.conformance.counting_program import WORDS, Counts, counting, write_lines
-from tests.conformance.kafkajs import kafkajs, message, send
+from tests.conformance.kafkajs import stream
 from tools.kafka import kafka_jars
 from tools.kafka.broker_fixtures import SWIFT, eventually
 from tools.kafka.brokers import HOST, KAFKA_PROPERTIES, QuickKafka, free_port
@@ -185,12 +185,35 @@ def everything(nodes: ScribaNodes, topic: str) -> dict[tuple[int, int], str]:
     return found
 
 
+def each_node_goes(nodes: ScribaNodes, tools: Tools, come: Callable[[], int]) -> None:
+    """Each is killed and each is stopped, in turn; `come` says how far a client is, and it goes on
+    while a node is gone."""
+    eventually(lambda: come() > 100)
+    for way in ("kill", "stop"):
+        for node in nodes.nodes.values():
+            if way == "kill":
+                node.kill()
+            else:
+                assert node.stop() == 0, node.tail()
+            so_far = come()
+            eventually(lambda: come() > so_far + 50)  # noqa: B023
+            node.start()
+            in_sync(nodes, tools)
+
+
+def in_order(found: dict[tuple[int, int], str]) -> None:
+    """What numbers a partition has are in the order in which they were sent."""
+    for at in range(PARTITIONS):
+        numbers = [int(found[where]) for where in sorted(found) if where[0] == at]
+        assert numbers == sorted(numbers)
+
+
 class Told:
-    """What one of Kafka's verifiable programs has said so far."""
+    """What a program has said so far, a line of JSON at a time."""
 
     def __init__(self, process: "subprocess.Popen[str]") -> None:
         self.process = process
-        self.events: list[dict[str, Any]] = []
+        self.events: list[Any] = []
         self._reader = threading.Thread(target=self._listen, daemon=True)
         self._reader.start()
 
@@ -201,6 +224,9 @@ class Told:
 
     def all(self, name: str) -> list[dict[str, Any]]:
         return [event for event in list(self.events) if event["name"] == name]
+
+    def count(self, kind: str) -> int:
+        return sum(event[0] == kind for event in list(self.events))
 
     def end(self) -> None:
         self.process.wait(300)
@@ -285,35 +311,41 @@ def test_confluents_client_goes_on_through_a_kill_and_a_rolling_restart(
             producer.poll(0.002)
             n += 1
 
-    writer = threading.Thread(target=write)
+    read: dict[tuple[int, int], str] = {}
+
+    def listen() -> None:
+        settings = {"bootstrap.servers": whole.bootstrap, "group.id": topic}
+        member = Consumer(
+            {**settings, "auto.offset.reset": "earliest", "auto.commit.interval.ms": 100}
+        )
+        member.subscribe([topic])
+        while not (stop.is_set() and {*acked} <= {*read.values()}):
+            taken: Any = member.poll(1)
+            if taken is not None and taken.error() is None:
+                read[taken.partition(), taken.offset()] = taken.value().decode()
+        member.close()
+
+    writer, reader = threading.Thread(target=write), threading.Thread(target=listen, daemon=True)
     writer.start()
+    reader.start()
     try:
-        eventually(lambda: len(acked) > 100)
-        for way in ("kill", "stop"):
-            for node in whole.nodes.values():
-                if way == "kill":
-                    node.kill()
-                else:
-                    assert node.stop() == 0, node.tail()
-                so_far = len(acked)
-                eventually(lambda: len(acked) > so_far + 50)  # noqa: B023
-                node.start()
-                in_sync(whole, tools)
+        each_node_goes(whole, tools, lambda: min(len(acked), len(read)))
     finally:
         stop.set()
         writer.join()
     assert producer.flush(300) == 0
     assert not problems
+    reader.join(300)
+    assert not reader.is_alive(), f"{len({*acked} - {*read.values()})} were not read"
     found = everything(whole, topic)
     assert sorted(found.values()) == sorted(acked), "nothing lost, nothing twice"
+    assert read == found, "the group has read all of it"
     # Where an answer was lost and a later batch was taken, librdkafka knows that the first one was
     # written, and not where.
     told_where = {at: value for value, at in acked.items() if at[1] is not None}
     assert told_where.items() <= found.items()
     assert len(told_where) > len(acked) // 2
-    for at in range(PARTITIONS):
-        numbers = [int(found[where]) for where in sorted(found) if where[0] == at]
-        assert numbers == sorted(numbers), "in the order in which they were sent"
+    in_order(found)
 
 
 def test_streams_counts_exactly_once_through_a_kill_and_a_rolling_restart(
@@ -353,19 +385,26 @@ def test_streams_counts_exactly_once_through_a_kill_and_a_rolling_restart(
     assert counts.by_word == {word: list(range(1, written + 1)) for word in WORDS}
 
 
-def test_kafkajs_writes_and_reads_while_a_node_is_dead(
+def test_kafkajs_writes_and_reads_through_kills_and_a_rolling_restart(
     whole: ScribaNodes, tools: Tools, topic: str
 ) -> None:
     create(whole, tools, topic)
-    whole.nodes[1].kill()
-    values = [b"%d" % n for n in range(30)]
-    batch = [message(value, partition=n % PARTITIONS) for n, value in enumerate(values)]
-    kafkajs(whole, send(topic, batch))
-    whole.nodes[1].start()
-    in_sync(whole, tools)
-    whole.nodes[2].kill()
-    kafkajs(whole, send(topic, batch, settings={"idempotent": True, "maxInFlightRequests": 1}))
-    assert sorted(everything(whole, topic).values()) == sorted(v.decode() for v in values * 2)
+    with stream(whole, topic, PARTITIONS) as process:
+        try:
+            told = Told(process)
+            each_node_goes(whole, tools, lambda: min(map(told.count, ("sent", "read"))))
+            assert process.stdin is not None
+            process.stdin.close()
+            told.end()
+        finally:
+            process.kill()
+        assert process.returncode == 0
+    sent = [str(n) for kind, *rest in told.events if kind == "sent" for n in rest[0]]
+    found = everything(whole, topic)
+    assert sorted(found.values()) == sorted(sent), "nothing lost, nothing twice"
+    in_order(found)
+    read = {(rest[0], rest[1]): rest[2] for kind, *rest in told.events if kind == "read"}
+    assert read == found
 
 
 # ---- Kafka's own broker ----
