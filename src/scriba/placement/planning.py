@@ -7,13 +7,15 @@ too much, and leaders are spread by the order of a list, which moves nothing.
 
 What is preferred, in this order: another rack than the partition's other replicas have; another
 machine (`placement.spreading`); a broker with fewer replicas; one with fewer bytes.
-None of it is ever a reason to refuse. But where a topic says which racks hold how many of its
-replicas (`scriba.replica.placement`), each stays in its rack, observers never come first, and a
+None of it is ever a reason to refuse. A broker whose log directories are all cordoned keeps what it
+has, and is given neither replicas nor leaders. But where a topic says which racks hold how many of
+its replicas (`scriba.replica.placement`), each stays in its rack, observers never come first, and a
 balance gives each rack what was asked for. Where nothing else decides, partitions are taken in the
 order in which the facts name them.
 
-Each plan comes in two forms: `drain`, `fill` and `balance` return it, `draining`, `filling` and
-`balancing` make it in short steps, for an event loop that has other work besides.
+Each plan comes in two forms: `drain`, `fill`, `balance` and `resize` return it, `draining`,
+`filling`, `balancing` and `resizing` make it in short steps, for an event loop
+that has other work besides.
 """
 
 from bisect import bisect_left, insort
@@ -49,11 +51,16 @@ class Facts(Generic[K]):
     sizes: Mapping[K, int]
     """Bytes of one replica."""
     places: Mapping[int, Place]
-    """Brokers that may be given replicas."""
+    """Brokers that live."""
     racks: Mapping[int, str | None] = field(default_factory=dict)
     """Where all brokers are, those that are given none as well."""
     asked: Mapping[str, ReplicaPlacement] = field(default_factory=dict)
     """Topics that say where their replicas are to be."""
+    closed: frozenset[int] = frozenset()
+    """Those of `places` that keep what they hold and are given nothing: all of their log
+    directories are cordoned."""
+    fixed: Collection[K] = frozenset()
+    """Partitions whose replicas stay where they are."""
 
     def rack(self, broker: int) -> str | None:
         return self.places[broker].rack if broker in self.places else self.racks.get(broker)
@@ -67,6 +74,20 @@ class Facts(Generic[K]):
 
     def size(self, where: K) -> int:
         return self.sizes.get(where, 0)
+
+    def takers(self) -> list[int]:
+        """Brokers that may be given replicas, and leaders by the order of a list."""
+        return [broker for broker in sorted(self.places) if broker not in self.closed]
+
+    def away(self, where: K, replicas: Iterable[int]) -> list[int]:
+        """Those of a partition's replicas that do not live, without the ones that observe."""
+        return sorted(b for b in replicas if b not in self.places and self.may_lead(where, b))
+
+    def awaited(self, where: K, target: Iterable[int]) -> list[int]:
+        """Brokers that do not live, and for which a move to these replicas would wait: it ends when
+        all of the target that vote are in sync. Another order alone waits for nobody."""
+        wanted = {*target}
+        return [] if wanted == {*self.placed[where]} else self.away(where, wanted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +137,13 @@ def balance(facts: Facts[K]) -> Placement[K]:
     return _whole(balancing(facts))
 
 
+def resize(
+    facts: Facts[K], factor: int, off: Collection[int], in_sync: Mapping[K, Collection[int]]
+) -> Placement[K]:
+    """Gives every partition so many replicas, none of them on a broker that is to be off."""
+    return _whole(resizing(facts, factor, off, in_sync))
+
+
 def waves(plan: Placement[K], before: Placement[K]) -> list[K]:
     """`in_order`, at once."""
     return _whole(in_order(plan, before))
@@ -126,32 +154,49 @@ def draining(facts: Facts[K], leaving: Collection[int], partial: bool = False) -
     board = _Board(facts)
     yield from board.fill()
     staying = [broker for broker in sorted(facts.places) if broker not in leaving]
+    takers = [broker for broker in facts.takers() if broker not in leaving]
     for where, replicas in facts.placed.items():
         yield
+        if where in facts.fixed:
+            continue
         for broker in replicas:
             if broker not in leaving:
                 continue
-            new = board.best(where, broker, staying)
+            new = board.best(where, broker, takers)
             if new is None and partial:
                 continue
             if new is None:
-                topic, index = where
-                raise CannotPlan(
-                    f"{topic}-{index} needs {len(replicas)} brokers, and {len(staying)} would stay"
-                    if topic not in facts.asked
-                    else f"{topic}-{index} needs another broker in rack {facts.rack(broker)}, by "
-                    "its scriba.replica.placement, and none would stay"
-                )
+                raise CannotPlan(_too_few(facts, where, broker, staying))
             board.replace(where, broker, new)
-    yield from _spread_leaders(board, staying, staying)
+    yield from _spread_leaders(board, staying, takers)
     return (yield from board.changes())
+
+
+def _too_few(facts: Facts[K], where: K, broker: int, staying: list[int]) -> str:
+    """Why a replica of a broker that is to be emptied has no place to go to."""
+    topic, index = where
+    replicas = facts.placed[where]
+    cordoned = [b for b in staying if b in facts.closed and b not in replicas]
+    told = f"; all log directories of {_listed(cordoned)} are cordoned" if cordoned else ""
+    if topic in facts.asked:
+        return (
+            f"{topic}-{index} needs another broker in rack {facts.rack(broker)}, by its "
+            f"scriba.replica.placement, and none would stay{told}"
+        )
+    stay = len(staying) - len(cordoned)
+    return f"{topic}-{index} needs {len(replicas)} brokers, and {stay} would stay{told}"
+
+
+def _listed(brokers: Iterable[int]) -> str:
+    named = list(brokers)
+    return f"broker{'s' if len(named) > 1 else ''} {', '.join(map(str, named))}"
 
 
 def filling(facts: Facts[K], joined: Collection[int]) -> Steps[K]:
     board = _Board(facts)
     yield from board.fill()
     brokers = sorted(facts.places)
-    takers = [broker for broker in brokers if broker in joined]
+    takers = [broker for broker in facts.takers() if broker in joined]
     yield from _even_out(board, brokers, takers)
     yield from _spread_leaders(board, brokers, takers)
     return (yield from board.changes())
@@ -162,10 +207,39 @@ def balancing(facts: Facts[K]) -> Steps[K]:
     yield from board.fill()
     brokers = sorted(facts.places)
     if brokers:
-        yield from _place_as_asked(board, brokers)
-        yield from _spread_racks(board, brokers)
-        yield from _even_out(board, brokers, brokers)
-        yield from _spread_leaders(board, brokers, brokers)
+        takers = facts.takers()
+        yield from _place_as_asked(board, takers)
+        yield from _spread_out(board, takers)
+        yield from _even_out(board, brokers, takers)
+        yield from _spread_leaders(board, brokers, takers)
+    return (yield from board.changes())
+
+
+def resizing(
+    facts: Facts[K], factor: int, off: Collection[int], in_sync: Mapping[K, Collection[int]]
+) -> Steps[K]:
+    """Fewest moves: who has a replica keeps it if it may, the preferred leader first. Where some
+    go, those in sync stay before those that are not, then those that share least with others."""
+    board = _Board(facts)
+    yield from board.fill()
+    takers = [broker for broker in facts.takers() if broker not in off]
+    for where, replicas in facts.placed.items():
+        yield
+        if where in facts.fixed:
+            continue
+        may = [broker for broker in replicas if broker not in off]
+        kept: list[int] = []
+        while may and len(kept) < factor:
+            may.remove(best := board.to_keep(may, kept, in_sync.get(where, ())))
+            kept.append(best)
+        kept.sort(key=replicas.index)
+        while len(kept) < factor:
+            free = [broker for broker in takers if broker not in kept]
+            if not free:
+                topic, index = where
+                raise CannotPlan(f"{topic}-{index} has no other broker for {factor} replicas")
+            kept.append(board.least(free, kept))
+        board.put(where, tuple(kept))
     return (yield from board.changes())
 
 
@@ -271,6 +345,15 @@ class _Board(Generic[K]):
             key=lambda b: (*shared(places[b], others), self.counts[b], self.bytes[b], b),
         )
 
+    def to_keep(self, among: Iterable[int], beside: Collection[int], isr: Collection[int]) -> int:
+        """The one whose replica is to stay beside these; the first of several as good."""
+        places = self.facts.places
+        others = [places[b] for b in beside if b in places]
+        return min(
+            among,
+            key=lambda b: (b not in isr, shared(places[b], others) if b in places else (0, 0)),
+        )
+
     def changes(self) -> Steps[K]:
         plan: Placement[K] = {}
         for where, before in self.facts.placed.items():
@@ -303,24 +386,31 @@ def _place_as_asked(board: _Board[K], brokers: list[int]) -> Generator[None, Non
             for _ in range(min(count - held[rack], len(free))):
                 free.remove(new := board.least(free, kept))
                 kept.append(new)
+        if where in facts.fixed and facts.awaited(where, kept):
+            continue
         enough = len(kept) >= min(len(before), asked.total)
         leads = any(facts.may_lead(where, b) for b in kept)
         if {*kept} != {*before} and enough and leads:
             board.put(where, tuple(sorted(kept, key=lambda b: not facts.may_lead(where, b))))
 
 
-def _spread_racks(board: _Board[K], brokers: list[int]) -> Generator[None, None, None]:
-    """Moves replicas that share a rack while another rack has none of them."""
-    if len({board.facts.places[broker].rack for broker in brokers}) == 1:
+def _spread_out(board: _Board[K], takers: list[int]) -> Generator[None, None, None]:
+    """Moves replicas that share a rack or a machine to where they share less."""
+    places = board.facts.places
+    racks = {place.rack for place in places.values()}
+    machines = {place.host for place in places.values()}
+    if len(racks) == 1 and len(machines) in (1, len(places)):
         return
     for where in board.facts.placed:
         yield
+        if where in board.facts.fixed:
+            continue
         for broker in board.placed[where]:
-            if broker not in board.facts.places:
+            if broker not in places:
                 continue
-            now = board.shared(where, broker, broker)[0]
-            new = board.best(where, broker, brokers) if now else None
-            if new is not None and board.shared(where, new, broker)[0] < now:
+            now = board.shared(where, broker, broker)
+            new = board.best(where, broker, takers) if any(now) else None
+            if new is not None and board.shared(where, new, broker) < now:
                 board.replace(where, broker, new)
 
 
@@ -355,7 +445,8 @@ def _movable(board: _Board[K], full: int, empty: int) -> Generator[None, None, K
         yield
         where = board.by_rank[rank]
         if (
-            empty not in board.placed[where]
+            where not in board.facts.fixed
+            and empty not in board.placed[where]
             and board.facts.may_replace(where, full, empty)
             and board.shared(where, empty, full) <= board.shared(where, full, full)
         ):

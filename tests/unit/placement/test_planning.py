@@ -20,6 +20,7 @@ from scriba.placement.planning import (
     drain,
     fill,
     loads,
+    resize,
 )
 from scriba.placement.spreading import Place
 from scriba.settings.placement import parse
@@ -33,6 +34,8 @@ def facts(
     sizes: dict[str, int] | None = None,
     asked: dict[str, str] | None = None,
     gone: dict[int, str] | None = None,
+    closed: frozenset[int] = frozenset(),
+    fixed: tuple[str, ...] = (),
 ) -> Facts[TopicPartition]:
     return Facts(
         {at(name): replicas for name, replicas in placed.items()},
@@ -44,6 +47,8 @@ def facts(
         },
         {**(racks or {}), **(gone or {})},
         {topic: parse(text) for topic, text in (asked or {}).items()},
+        closed,
+        {at(name) for name in fixed},
     )
 
 
@@ -152,6 +157,92 @@ def test_replicas_that_share_a_rack_are_parted_where_there_is_another() -> None:
     plan = balance(facts({"t-0": (1, 2), "t-1": (3, 4)}, 4, racks=racks))
     assert all(len({racks[b] for b in replicas}) == 2 for replicas in plan.values())
     assert {*plan} == {at("t-0"), at("t-1")}
+
+
+def test_replicas_that_share_a_machine_are_parted_in_one_rack_as_well() -> None:
+    hosts = {1: "m", 2: "m", 3: "n", 4: "n"}
+    found = facts({"t-0": (1, 2), "t-1": (3, 4), "t-2": (2, 4), "t-3": (3, 1)}, 4, hosts=hosts)
+    plan = balance(found)
+    after = {**found.placed, **plan}
+    assert all(len({hosts[b] for b in replicas}) == 2 for replicas in after.values())
+    assert copied(found.placed, plan, found) == 0
+    assert sum(len({*after[w]} - {*found.placed[w]}) for w in after) == 2
+    racks = {1: "a", 2: "a", 3: "a", 4: "b"}
+    found = facts({"t-0": (1, 2, 4)}, 4, racks=racks, hosts={1: "m", 2: "m", 3: "n"})
+    assert named(balance(found)) in ({"t-0": (3, 2, 4)}, {"t-0": (1, 3, 4)})
+
+
+# ---- brokers that are cordoned, and partitions that wait for one that is gone ----
+
+
+def test_a_cordoned_broker_is_given_nothing_and_keeps_what_it_has() -> None:
+    placed = {f"t-{n}": (n % 3 + 1, (n + 1) % 3 + 1) for n in range(12)} | {"u-0": (4, 1)}
+    found = facts(placed, 4, closed=frozenset({4}))
+    for plan in (drain(found, {3}), balance(found)):
+        assert all(4 not in replicas for where, replicas in plan.items() if where != at("u-0"))
+    after = {**found.placed, **balance(found)}
+    assert 4 in after[at("u-0")]
+    assert after[at("u-0")][0] == 4 or found.placed[at("u-0")] == (4, 1)
+    assert fill(found, {4}) == {}
+    with pytest.raises(CannotPlan, match="t-0 needs 3 brokers, and 2 would stay; all log dir"):
+        drain(facts({"t-0": (1, 2, 3)}, 4, closed=frozenset({4})), {3})
+
+
+def test_a_cordoned_broker_is_not_given_what_a_placement_asks_for() -> None:
+    found = facts({"t-0": (1, 3)}, 6, RACKS, asked=ASKED, closed=frozenset({5}))
+    assert balance(found)[at("t-0")][-1] == 6
+    found = facts({"t-0": (1, 3, 5)}, 6, RACKS, asked=ASKED, closed=frozenset({6}))
+    with pytest.raises(CannotPlan, match="none would stay; all log directories of broker 6 are"):
+        drain(found, {5})
+
+
+def test_a_balance_gives_a_cordoned_broker_no_leaders() -> None:
+    found = facts({f"t-{n}": (1, 2) for n in range(4)}, 2, closed=frozenset({2}))
+    assert balance(found) == {}
+
+
+def test_what_is_fixed_is_counted_and_stays() -> None:
+    placed: dict[str, tuple[int, ...]] = {f"t-{n}": (1,) for n in range(4)}
+    found = facts(placed, 2, fixed=("t-0", "t-1"))
+    assert {*balance(found)} == {at("t-2"), at("t-3")}
+    assert {*fill(found, {2})} == {at("t-2"), at("t-3")}
+    assert {*drain(found, {1})} == {at("t-2"), at("t-3")}
+
+
+def test_a_move_waits_for_those_of_its_target_that_vote_and_are_away() -> None:
+    found = facts({"u-0": (1, 3, 5)}, 6, RACKS, gone={3: "b"})
+    assert found.awaited(at("u-0"), (1, 3, 6)) == [3]
+    assert found.awaited(at("u-0"), (3, 5, 1)) == [], "another order is done at once"
+    assert found.awaited(at("u-0"), (1, 4, 5)) == []
+    found = facts({"t-0": (1, 3, 5)}, 6, RACKS, asked=ASKED, gone={5: "c"})
+    assert found.awaited(at("t-0"), (2, 3, 5)) == [], "an observer is not waited for"
+
+
+# ---- so many replicas ----
+
+
+def test_new_replicas_go_to_other_racks_and_machines_first() -> None:
+    racks = {1: "a", 2: "a", 3: "a", 4: "b"}
+    grown = resize(facts({"t-0": (1,), "u-0": (4,), "u-1": (4,)}, 4, racks), 2, (), {})
+    assert grown[at("t-0")] == (1, 4), "4 has more than 2 and 3, and is in another rack"
+    hosts = {1: "m", 2: "m", 3: "n"}
+    grown = resize(facts({"t-0": (1,), "u-0": (3, 1)}, 3, hosts=hosts), 2, (), {})
+    assert named(grown) == {"t-0": (1, 3)}
+
+
+def test_fewer_replicas_stay_in_different_racks() -> None:
+    racks = {1: "a", 2: "a", 3: "b"}
+    in_sync = {at("t-0"): (1, 2, 3)}
+    assert named(resize(facts({"t-0": (1, 2, 3)}, 3, racks), 2, (), in_sync)) == {"t-0": (1, 3)}
+
+
+def test_more_replicas_go_to_no_cordoned_broker() -> None:
+    found = facts({"t-0": (1,), "u-0": (3, 1)}, 4, closed=frozenset({3}))
+    plan = resize(found, 2, (), {})
+    assert {*plan} == {at("t-0")}
+    assert plan[at("t-0")][1] in (2, 4)
+    with pytest.raises(CannotPlan, match="t-0 has no other broker for 4 replicas"):
+        resize(found, 4, (), {})
 
 
 placements = st.integers(2, 6).flatmap(
