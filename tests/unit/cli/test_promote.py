@@ -2,7 +2,7 @@
 
 import pytest
 
-from scriba.cli.cluster.promote import Promotion, judged, promoted
+from scriba.cli.cluster.promote import Promotion, elected, judged, promoted
 from scriba.client import TopicPartition
 from scriba.client.admin.model import PartitionDescription, ReplicaOffsets
 from scriba.settings.placement import parse
@@ -37,8 +37,8 @@ def partition(leader: int | None) -> PartitionDescription:
     )
 
 
-def held(end: int, committed: int) -> dict[TopicPartition, ReplicaOffsets]:
-    return {WHERE: ReplicaOffsets(start_offset=0, end_offset=end, high_watermark=committed)}
+def held(end: int, committed: int, epoch: int = -1) -> dict[TopicPartition, ReplicaOffsets]:
+    return {WHERE: ReplicaOffsets(0, end, high_watermark=committed, epoch=epoch)}
 
 
 def test_the_observer_that_has_most_is_judged_by_what_any_replica_was_told() -> None:
@@ -55,6 +55,28 @@ def test_the_observer_that_has_most_is_judged_by_what_any_replica_was_told() -> 
         "missing_to": 120,
         "unknown_from": 120,
     }
+
+
+def test_a_longer_log_of_an_older_epoch_has_less() -> None:
+    found = judged(WHERE, partition(None), {5, 6}, {5: held(120, 80, 1), 6: held(95, 95, 2)})
+    assert (found.chosen, found.end_offset) == (6, 95)
+    both = {5: held(120, 80, 2), 6: held(95, 95, 2)}
+    assert judged(WHERE, partition(None), {5, 6}, both).chosen == 5
+
+
+def test_the_epoch_that_a_replica_follows_says_nothing_about_its_log() -> None:
+    """Replicas of Apache Kafka tell that one: no leader has written in it."""
+    found = judged(WHERE, partition(None), {5, 6}, {5: held(120, 80, 1), 6: held(95, 95, 3)})
+    assert (found.chosen, found.end_offset) == (5, 120)
+
+
+def test_what_is_lost_is_told_of_the_replica_that_was_elected() -> None:
+    ends = {5: held(90, 90, 2), 6: held(95, 120, 2)}
+    found = judged(WHERE, partition(None), {5, 6}, ends)
+    other = elected(found, 5, ends)
+    assert (other.chosen, other.end_offset) == (5, 90)
+    assert other.loses() == "offsets 90 to 119, and whatever was written from offset 120 on"
+    assert "broker 1 was not asked before" in elected(found, 1, ends).loses()
 
 
 def test_nothing_is_lost_where_a_voter_leads() -> None:

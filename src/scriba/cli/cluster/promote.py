@@ -26,6 +26,9 @@ from scriba.settings.placement import PLACEMENT, ReplicaPlacement
 PAUSE_S: Final = 0.2
 LONGEST_S: Final = 30
 
+Held = Mapping[int, Mapping[TopicPartition, ReplicaOffsets]]
+"""By broker that answers, what it has of partitions."""
+
 
 class Promotion(NamedTuple):
     """One partition, and the observer that would lead it, or vote in it."""
@@ -64,6 +67,8 @@ class Promotion(NamedTuple):
     def loses(self) -> str:
         if self.leader is not None:
             return "nothing"
+        if self.end_offset is None and self.chosen is not None:
+            return f"it cannot be known: broker {self.chosen} was not asked before"
         if self.end_offset is None:
             return "all of it, or it cannot be known: no observer answers"
         beyond = f"whatever was written from offset {self._known:,} on"
@@ -85,12 +90,19 @@ def judged(
     where: TopicPartition,
     partition: PartitionDescription,
     observers: Collection[int],
-    held: Mapping[int, Mapping[TopicPartition, ReplicaOffsets]],
+    held: Held,
 ) -> Promotion:
+    """The observer with the most is the one that the controller elects: the one with the newest
+    epoch, and of those the one with the largest end offset. A longer log of an older epoch has
+    records that a later leader has replaced. Where one names the partition's present epoch, which
+    no leader has written in, it told not the epoch of its log (Apache Kafka's do): then offsets
+    alone are compared, by the controller as well."""
     known = {b: held[b][where] for b in partition.replicas if where in held.get(b, {})}
     committed = max((each.high_watermark for each in known.values()), default=-1)
     mine = {b: each for b, each in known.items() if b in observers}
-    chosen = max(mine, key=lambda b: mine[b].end_offset, default=None)
+    by_epoch = all(each.epoch < partition.leader_epoch for each in mine.values())
+    most = {b: (each.epoch if by_epoch else 0, each.end_offset) for b, each in mine.items()}
+    chosen = max(most, key=most.__getitem__, default=None)
     return Promotion(
         where,
         partition.leader,
@@ -100,9 +112,19 @@ def judged(
     )
 
 
+def elected(
+    promotion: Promotion,
+    leader: int | None,
+    held: Held,
+) -> Promotion:
+    """The same for the replica that leads in the end, which may be another one."""
+    had = held.get(leader, {}).get(promotion.where) if leader is not None else None
+    return promotion._replace(chosen=leader, end_offset=had.end_offset if had else None)
+
+
 @with_admin
 async def run(admin: Admin, options: argparse.Namespace) -> int:
-    wanted, found = await look(admin, options.rack, options.topics)
+    wanted, found, held = await look(admin, options.rack, options.topics)
     lost = [each for each in found if each.leader is None]
     hopeless = [each for each in lost if each.chosen is None]
     asks = bool(lost) and not options.unclean
@@ -117,15 +139,15 @@ async def run(admin: Admin, options: argparse.Namespace) -> int:
             note("nothing was changed; --unclean promotes them, and loses that")
             return FAILED
         return 0
-    after = await promote(admin, wanted, found)
+    after = await promote(admin, wanted, found, held)
     _tell(options, wanted, after, done=True)
     return 0
 
 
 async def look(
     admin: Admin, rack: str, topics: Iterable[str]
-) -> tuple[dict[str, ReplicaPlacement], list[Promotion]]:
-    """The placements that are to be, and what is known of each partition."""
+) -> tuple[dict[str, ReplicaPlacement], list[Promotion], Held]:
+    """The placements that are to be, what is known of each partition, and of each replica."""
     names = list(topics)
     if not names:
         names = [topic.name for topic in await admin.list_topics(include_internal=True)]
@@ -157,11 +179,11 @@ async def look(
     )
     observers = {broker for broker, there in where.items() if there == rack}
     found = [judged(at, each, observers, held) for at, each in partitions.items()]
-    return {name: promoted(each, rack, alive) for name, each in asked.items()}, found
+    return {name: promoted(each, rack, alive) for name, each in asked.items()}, found, held
 
 
 async def promote(
-    admin: Admin, wanted: Mapping[str, ReplicaPlacement], found: list[Promotion]
+    admin: Admin, wanted: Mapping[str, ReplicaPlacement], found: list[Promotion], held: Held
 ) -> list[Promotion]:
     """Carries it out; the same with who leads now."""
     changes = {
@@ -174,7 +196,7 @@ async def promote(
         await admin.elect_leaders(lost, type=ElectionType.UNCLEAN)
     leaders = await _led(admin, [each.where for each in found])
     return [
-        each._replace(chosen=leaders[each.where]) if each.leader is None else each for each in found
+        elected(each, leaders[each.where], held) if each.leader is None else each for each in found
     ]
 
 
