@@ -1,8 +1,10 @@
 """The rows of three nodes whose replicas move, and which are restarted one after the other.
 
-Both kinds are asked by the same requests (KIP-455, dynamic settings), from one client. Where a
-fourth node joins, who plans is part of the row: `scriba cluster add` here, and there what
-`kafka-reassign-partitions --generate` proposes.
+Both kinds are asked by the same requests (KIP-455, dynamic settings), from one client. Where a node
+is drained or a fourth one joins, ours is asked by its command, `scriba cluster drain` or `add`: the
+start of a process, the plan and the waves are in the time. Kafka has no such command and gets all
+moves in one request, planned before the time begins, here or by `kafka-reassign-partitions
+--generate`.
 """
 
 import json
@@ -45,6 +47,20 @@ def _done(admin: SyncAdmin, cluster: Cluster) -> float:
     return time.monotonic()
 
 
+def command(cluster: Cluster, *words: str) -> None:
+    """Runs `scriba cluster ...` to its end."""
+    where = ("--bootstrap", cluster.bootstrap, "--timeout", "60")
+    done = subprocess.run(
+        [sys.executable, "-m", "scriba", "cluster", *words, *where],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    if done.returncode:
+        raise RuntimeError(f"{cluster.name}: {done.stderr}")
+
+
 def drain(bench: Bench) -> Figures:
     """Node 3 has a replica of each partition, and gives all of them away."""
     count = bench.amount(DRAINED)
@@ -53,9 +69,15 @@ def drain(bench: Bench) -> Figures:
         with SyncAdmin(bootstrap_servers=cluster.bootstrap) as admin:
             plan = {TopicPartition("wide", n): (1 + n % 2, 2 - n % 2) for n in range(count)}
             before, began = cluster.cpu_seconds(), time.monotonic()
-            admin.alter_partition_reassignments(plan)
+            if isinstance(cluster, KafkaCluster):
+                admin.alter_partition_reassignments(plan)
+            else:
+                command(cluster, "drain", "3")
             seconds = _done(admin, cluster) - began
             used = cluster.cpu_seconds() - before
+        left = [n for n, each in cluster.partitions("wide").items() if 3 in each.replica_nodes]
+        if left:
+            raise ValueError(f"{cluster.name}: node 3 still has {len(left)} replicas")
     return {"seconds": seconds, "cpu": used}
 
 
@@ -201,17 +223,8 @@ def even_out(cluster: Cluster, name: str, folder: Path, joined: int) -> float:
             began = time.monotonic()
             admin.alter_partition_reassignments(plan)
         else:
-            command = [sys.executable, "-m", "scriba", "cluster", "add", str(joined)]
             began = time.monotonic()
-            done = subprocess.run(
-                [*command, "--bootstrap", cluster.bootstrap, "--timeout", "60"],
-                capture_output=True,
-                text=True,
-                timeout=PATIENCE,
-                check=False,
-            )
-            if done.returncode:
-                raise RuntimeError(f"{cluster.name}: {done.stderr}")
+            command(cluster, "add", str(joined))
         return _done(admin, cluster) - began
 
 
@@ -302,7 +315,7 @@ RESTARTING = (
 MOVING = (
     Row(
         "cluster-drain",
-        "drain of a broker with 1,000 partitions, nothing written",
+        "drain of a broker with 1,000 empty partitions: `scriba cluster drain`, Kafka one request",
         (Metric("seconds", "s", 0.3), Metric("cpu", "CPU-s of all", 0.3)),
         drain,
         warms=False,

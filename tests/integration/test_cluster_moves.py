@@ -9,8 +9,17 @@ from typing import Any
 
 import pytest
 
+from scriba.cli.cluster import directories
+from scriba.cli.cluster.cordons import CORDONS
 from scriba.cli.main import main
-from scriba.client import ConfigOp, ConfigResource, NewTopic, SyncAdmin, SyncProducer
+from scriba.client import (
+    BrokerError,
+    ConfigOp,
+    ConfigResource,
+    NewTopic,
+    SyncAdmin,
+    SyncProducer,
+)
 from scriba.config import Source
 from tests.integration.commands import Done, begin
 from tools.kafka.broker_fixtures import SWIFT, eventually
@@ -28,6 +37,25 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ScribaNodes]:
 def replicas(nodes: ScribaNodes, topic: str) -> list[tuple[int, ...]]:
     with SyncAdmin(bootstrap_servers=nodes.bootstrap) as admin:
         return [each.replicas for each in admin.describe_topics([topic])[topic].partitions]
+
+
+def at(nodes: ScribaNodes) -> list[str]:
+    return ["--bootstrap", nodes.bootstrap]
+
+
+def cordoned(nodes: ScribaNodes, broker: int) -> list[bool]:
+    with SyncAdmin(bootstrap_servers=nodes.bootstrap) as admin:
+        return [each.cordoned for each in admin.describe_log_dirs([broker])[broker]]
+
+
+def takes_topics(nodes: ScribaNodes, broker: int) -> bool:
+    """Whether a topic with a replica for every broker could be made."""
+    with SyncAdmin(bootstrap_servers=nodes.bootstrap) as admin:
+        try:
+            admin.create_topics([NewTopic("trial", 1, 3)], validate_only=True)
+        except BrokerError:
+            return False
+        return True
 
 
 def test_replicas_move_as_it_is_typed(
@@ -62,9 +90,22 @@ def test_replicas_move_as_it_is_typed(
     moves = [{"topic": "moved", "partition": n, "replicas": [3, 1]} for n in range(3)]
     plan.write_text(json.dumps({"version": 1, "partitions": moves}))
     assert typed("reassign", "--file", str(plan)).code == 0
-    assert typed("drain", "3").code == 0
+    drained = typed("drain", "3")
+    assert drained.code == 0
+    assert "broker 3 is cordoned and gets no new replicas; scriba config set" in drained.err
     assert all(3 not in each for each in replicas(nodes, "moved"))
-    assert "every replica is where it should be" in typed("drain", "3").out
+    again = typed("drain", "3")
+    assert "every replica is where it should be" in again.out
+    assert again.err == ""
+    assert typed("balance", "--dry-run", "--json").json["partitions"] == []
+    refused = typed("reassign", "moved", "--to", "1,3").line
+    assert "names broker 3, whose log directories are all cordoned" in refused
+    assert "choose from 1, 2" in refused
+    assert "lift the cordon: scriba config set --broker 3" in typed("add", "3").line
+    eventually(lambda: not takes_topics(nodes, 3))
+    assert main(["config", "set", "--broker", "3", "--delete", CORDONS, *at(nodes)]) == 0
+    capsys.readouterr()
+    eventually(lambda: cordoned(nodes, 3) == [False])
     assert typed("reassign", "--list", "--json").json == []
     assert typed("reassign", "--cancel").out == "nothing was under way\n"
 
@@ -151,12 +192,88 @@ def test_what_cannot_be_is_refused_in_one_line(
     refused = typed("reassign", "stays", "--to", "3", "--throttle", "1000")
     assert "follower.replication.throttled.rate=7, set by somebody else" in refused.err
     assert refused.code == 1
+    given_up = typed("drain", "1", "--throttle", "1000")
+    assert "follower.replication.throttled.rate=7, set by somebody else" in given_up.err
+    assert "nothing was moved: broker 1 is no longer cordoned" in given_up.err
+    eventually(lambda: cordoned(nodes, 1) == [False])
     left = typed("reassign", "stays", "--to", "3")
     assert "throttled.rate=7: --throttle 7 takes it back" in left.err
     assert replicas(nodes, "stays") == [(3,)]
     assert typed("reassign", "stays", "--to", "1").code == 0
     assert typed("reassign", "--cancel").code == 0
     assert replicas(nodes, "stays") == [(1,)]
+
+
+def test_a_plan_with_directories_begins_nothing_where_a_throttle_is_another(
+    nodes: ScribaNodes, tmp_path: Path, topic: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Neither that between brokers, nor that between directories."""
+
+    def typed(*words: str) -> Done:
+        code = main(["cluster", *words, "--bootstrap", nodes.bootstrap, "--timeout", "60"])
+        return Done(code, *capsys.readouterr())
+
+    def settings() -> set[str]:
+        resources = [*(ConfigResource.broker(n) for n in (1, 2, 3)), ConfigResource.topic(topic)]
+        with SyncAdmin(bootstrap_servers=nodes.bootstrap) as admin:
+            found = admin.describe_configs(resources)
+        rates = ("throttled", "alter.log.dirs.io.max")
+        return {
+            f"{resource} {entry.name}={entry.value}"
+            for resource, entries in found.items()
+            for entry in entries.values()
+            if any(each in entry.name for each in rates) and entry.source != Source.DEFAULT_CONFIG
+        }
+
+    with SyncAdmin(bootstrap_servers=nodes.bootstrap) as admin:
+        admin.create_topics([NewTopic(topic, assignments={0: [1]})])
+        (directory,) = admin.describe_log_dirs([2])[2]
+    plan = tmp_path / "plan.json"
+    move = {"topic": topic, "partition": 0, "replicas": [2], "log_dirs": [directory.path]}
+    plan.write_text(json.dumps({"version": 1, "partitions": [move]}))
+    for name in ("follower.replication.throttled.rate", directories.RATE):
+        with SyncAdmin(bootstrap_servers=nodes.bootstrap) as admin:
+            rate = {ConfigResource.broker(2): [(name, ConfigOp.SET, "7")]}
+            admin.incremental_alter_configs(rate)
+        refused = typed("reassign", "--file", str(plan), "--throttle", "1000")
+        assert f"{name}=7, set by somebody else" in refused.err
+        assert refused.code == 1
+        assert settings() == {f"broker 2 {name}=7"}
+        assert replicas(nodes, topic) == [(1,)]
+        with SyncAdmin(bootstrap_servers=nodes.bootstrap) as admin:
+            admin.incremental_alter_configs(
+                {ConfigResource.broker(2): [(name, ConfigOp.DELETE, None)]}
+            )
+    assert typed("reassign", "--file", str(plan), "--throttle", "1000").code == 0
+    assert replicas(nodes, topic) == [(2,)]
+    assert settings() == set()
+
+
+def test_a_cancel_from_elsewhere_ends_a_command_that_runs(
+    nodes: ScribaNodes, topic: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def typed(*words: str) -> Done:
+        code = main(["cluster", *words, "--bootstrap", nodes.bootstrap, "--timeout", "60"])
+        return Done(code, *capsys.readouterr())
+
+    with SyncAdmin(bootstrap_servers=nodes.bootstrap) as admin:
+        admin.create_topics([NewTopic(topic, assignments={n: [1] for n in range(4)})])
+    with SyncProducer(bootstrap_servers=nodes.bootstrap, linger_ms=0) as producer:
+        for n in range(120):
+            producer.send(topic, b"x" * 1000, partition=n % 4)
+    words = ("reassign", topic, "--to", "2", "--at-once", "2", "--throttle", "1")
+    running = begin(nodes.bootstrap, "cluster", *words)
+    eventually(lambda: len(typed("reassign", "--list", "--json").json) == 2)
+    assert typed("reassign", "--cancel").code == 0
+    _, err = running.communicate(timeout=300)
+    assert running.returncode == 1
+    assert f"{topic}-0 was cancelled or changed, as were 1 more; 0 of 4" in err.decode()
+    assert replicas(nodes, topic) == [(1,)] * 4
+    assert typed("reassign", "--list", "--json").json == []
+    with SyncAdmin(bootstrap_servers=nodes.bootstrap) as admin:
+        found = admin.describe_configs([ConfigResource.topic(topic)])
+    names = {e.name for each in found.values() for e in each.values() if not e.is_default}
+    assert not any("throttled" in name for name in names)
 
 
 def test_a_broker_that_is_gone_is_emptied_unregistered_and_filled_when_it_returns(
@@ -172,14 +289,20 @@ def test_a_broker_that_is_gone_is_emptied_unregistered_and_filled_when_it_return
 
     with SyncAdmin(bootstrap_servers=nodes.bootstrap) as admin:
         admin.create_topics([NewTopic("left", assignments={n: [1 + n, 3] for n in (0, 1)})])
+        admin.create_topics([NewTopic("solo", assignments={0: [3]})])
     assert "broker 3 is up; drain it (scriba cluster drain 3)" in typed("unregister", "3").line
     nodes.nodes[3].kill()
     eventually(is_fenced)
     assert "broker 3 is fenced; start it" in typed("add", "3").line
     assert "broker 3, which is not there or fenced" in typed("reassign", "left", "--to", "3").line
     held = typed("unregister", "3").line
-    assert "broker 3 still has 2 replicas, left-0 first of all" in held
+    assert "broker 3 still has 3 replicas, left-0 first of all" in held
     assert "scriba cluster drain 3" in held
+    waits = typed("replicas", "2")
+    assert waits.code == 1
+    assert "1 partition waits for broker 3, which is fenced: left as it is" in waits.err
+    with SyncAdmin(bootstrap_servers=nodes.bootstrap) as admin:
+        admin.delete_topics(["solo"])
     assert typed("drain", "3").code == 0
     assert [sorted(each) for each in replicas(nodes, "left")] == [[1, 2]] * 2
     assert typed("unregister", "3").out == "broker 3 is no longer part of the cluster\n"

@@ -2,12 +2,13 @@
 
 import argparse
 import socket
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from scriba.cli.cluster.replicas import Held, plan
+from scriba.cli.cluster.replicas import plan
 from scriba.cli.cluster.voters import is_voter, observer, voter
 from scriba.cli.node import joining, kept
 from scriba.cli.node.joining import Found, free_id, prepare
@@ -17,6 +18,8 @@ from scriba.cli.parsing.arguments import parser
 from scriba.cli.problems import CommandError, Misuse
 from scriba.client import Endpoint, QuorumDescription, QuorumReplica, TopicPartition
 from scriba.config import StartError
+from scriba.placement.planning import Facts
+from scriba.placement.spreading import Place
 
 CLUSTER = Found("the cluster", frozenset({1, 2, 4}), ("127.0.0.1:9001", "127.0.0.1:9002"))
 
@@ -219,43 +222,52 @@ def test_directory_of_a_voter_is_found_where_it_is_clear() -> None:
 # ---- replicas ----
 
 
-def held(*replicas: int, isr: tuple[int, ...] | None = None) -> Held:
-    return Held(replicas, replicas if isr is None else isr)
-
-
 def at(number: int) -> TopicPartition:
     return TopicPartition("t", number)
 
 
+def sized(
+    placed: Sequence[tuple[int, ...]],
+    brokers: int,
+    factor: int,
+    off: tuple[int, ...] = (),
+    isr: dict[int, tuple[int, ...]] | None = None,
+) -> dict[int, tuple[int, ...]]:
+    """The replicas of those partitions that get others."""
+    found = {at(n): replicas for n, replicas in enumerate(placed)}
+    in_sync = {**found, **{at(n): those for n, those in (isr or {}).items()}}
+    places = {n: Place(n, f"host{n}") for n in range(1, brokers + 1)}
+    plan_ = plan(Facts(found, {}, places), factor, off, in_sync)
+    return {where.partition: replicas for where, replicas in plan_.items()}
+
+
 def test_partitions_of_one_node_get_replicas_on_all_and_keep_their_leader() -> None:
-    moves = plan({at(n): held(1) for n in range(4)}, [1, 2, 3], 3, ())
-    assert moves == {at(n): [1, 2, 3] for n in range(4)}
+    assert sized([(1,)] * 4, 3, 3) == dict.fromkeys(range(4), (1, 2, 3))
 
 
 def test_new_replicas_go_to_those_who_have_fewest() -> None:
-    moves = plan({at(0): held(1), at(1): held(1), at(2): held(2)}, [1, 2, 3], 2, ())
-    assert moves == {at(0): [1, 3], at(1): [1, 2], at(2): [2, 3]}
+    assert sized([(1,), (1,), (2,)], 3, 2) == {0: (1, 3), 1: (1, 2), 2: (2, 3)}
 
 
 def test_what_is_as_asked_is_left_alone() -> None:
-    assert plan({at(0): held(2, 1, 3)}, [1, 2, 3, 4], 3, ()) == {}
+    assert sized([(2, 1, 3)], 4, 3) == {}
 
 
 def test_fewer_replicas_leave_those_that_are_in_sync() -> None:
-    three = {at(0): held(1, 2, 3), at(1): held(2, 1, 3, isr=(1, 3))}
-    assert plan(three, [1, 2, 3], 1, (2, 3)) == {at(0): [1], at(1): [1]}
-    assert plan(three, [1, 2, 3], 2, ()) == {at(0): [1, 2], at(1): [1, 3]}
+    three = [(1, 2, 3), (2, 1, 3)]
+    assert sized(three, 3, 1, (2, 3), {1: (1, 3)}) == {0: (1,), 1: (1,)}
+    assert sized(three, 3, 2, (), {1: (1, 3)}) == {0: (1, 2), 1: (1, 3)}
 
 
 def test_broker_that_is_to_be_off_has_its_replicas_replaced() -> None:
-    assert plan({at(0): held(1, 2)}, [1, 2, 3], 2, (2,)) == {at(0): [1, 3]}
+    assert sized([(1, 2)], 3, 2, (2,)) == {0: (1, 3)}
 
 
 def test_more_replicas_than_brokers_are_refused() -> None:
     with pytest.raises(CommandError, match="3 replicas need as many brokers, and there are 2"):
-        plan({at(0): held(1)}, [1, 2], 3, ())
+        sized([(1,)], 2, 3)
     with pytest.raises(CommandError, match="there are 1 that are up and not --off"):
-        plan({at(0): held(1)}, [1, 2], 2, (2,))
+        sized([(1,)], 2, 2, (2,))
 
 
 def test_a_voter_that_is_there_as_asked_for_need_not_be_added() -> None:

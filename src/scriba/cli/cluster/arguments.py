@@ -5,6 +5,7 @@ import argparse
 from scriba.cli.parsing.options import INT64, Commands, asks, at_least, command
 
 AT_ONCE = 8
+"""Partitions that move at a time, however large they are."""
 
 
 def moves(commands: Commands) -> None:
@@ -56,7 +57,8 @@ def _plans(commands: Commands) -> None:
         "drain",
         "scriba.cli.cluster.reassign:drain",
         "move everything away from a broker",
-        "Moves all replicas of the given brokers to other brokers, spread over racks and machines.",
+        "Moves all replicas of the given brokers to other brokers, spread over racks and machines. "
+        "Cordons the brokers first (cordoned.log.dirs), so that they get no new ones.",
     )
     drain.add_argument(
         "brokers", nargs="+", type=at_least(int, 0), metavar="ID", help="the brokers to empty"
@@ -153,9 +155,9 @@ def _carried_out(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--at-once",
         type=at_least(int, 1),
-        default=AT_ONCE,
         metavar="N",
-        help=f"number of partitions that move at a time (default: {AT_ONCE})",
+        help=f"number of partitions that move at a time (default: {AT_ONCE}, and more while "
+        "they are small)",
     )
     asks(parser)
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from scriba.cli.cluster.throttles import delete_rates
 from scriba.cli.output import counted, note, size
 from scriba.cli.problems import CommandError
 from scriba.client import (
@@ -172,24 +173,37 @@ async def follow(admin: Admin, wanted: Dirs) -> None:
         await asyncio.sleep(PAUSE_S)
 
 
-async def throttle(admin: Admin, rate: int, brokers: Iterable[int]) -> None:
-    """Limits the copying on these brokers; CommandError where somebody has set another limit."""
-    resources = [ConfigResource.broker(broker) for broker in sorted(set(brokers))]
-    for resource, entries in (await admin.describe_configs(resources, names=[RATE])).items():
-        for entry in entries.values():
-            if entry.source != Source.DEFAULT_CONFIG and entry.value != str(rate):
-                raise CommandError(
-                    f"{resource} has {RATE}={entry.value}, set by somebody else",
-                    f"give --throttle {entry.value}, or delete it first",
-                )
-    changes = [(RATE, ConfigOp.SET, str(rate))]
-    await admin.incremental_alter_configs(dict.fromkeys(resources, changes))
+class DirThrottling:
+    """What copying between the directories of brokers is held to."""
 
+    def __init__(self, admin: Admin, rate: int, wanted: Dirs) -> None:
+        self._admin = admin
+        self._rate = str(rate)
+        self._wanted = wanted
+        self._brokers = sorted({replica.broker for replica in wanted})
 
-async def take_back_throttle(admin: Admin, brokers: Iterable[int]) -> None:
-    resources = [ConfigResource.broker(broker) for broker in sorted(set(brokers))]
-    changes = [(RATE, ConfigOp.DELETE, None)]
-    await admin.incremental_alter_configs(dict.fromkeys(resources, changes))
+    async def check(self) -> None:
+        resources = [ConfigResource.broker(broker) for broker in self._brokers]
+        found = await self._admin.describe_configs(resources, names=[RATE])
+        for resource, entries in found.items():
+            for entry in entries.values():
+                if entry.source != Source.DEFAULT_CONFIG and entry.value != self._rate:
+                    raise CommandError(
+                        f"{resource} has {RATE}={entry.value}, set by somebody else",
+                        f"give --throttle {entry.value}, or delete it first",
+                    )
+
+    async def set(self) -> None:
+        changes = [(RATE, ConfigOp.SET, self._rate)]
+        resources = [ConfigResource.broker(broker) for broker in self._brokers]
+        await self._admin.incremental_alter_configs(dict.fromkeys(resources, changes))
+
+    async def left(self) -> int:
+        moving = (await look(self._admin, self._brokers)).moving
+        return sum(replica in moving for replica in self._wanted)
+
+    async def take_back(self) -> None:
+        await delete_rates(self._admin, self._brokers, [RATE])
 
 
 async def cancel(

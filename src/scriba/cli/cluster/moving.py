@@ -1,44 +1,50 @@
-"""Replicas are moved in small waves, by the requests that Kafka's own tools send (KIP-455).
+"""Replicas are moved in waves, by the requests that Kafka's own tools send (KIP-455).
 
 The state of a move is the cluster's: its partitions and the reassignments under way. So whoever
 runs the same command again, after a crash of anything, goes on where it stands.
 
-Without a throttle brokers give way to clients by themselves. One that is asked for is set before
-the first move and taken back after the last one. One that somebody else has set stays as it is, and
-nothing begins beside it.
+A few partitions move at a time, or many while they are small together. What is no longer under way
+is compared with the plan: it may have been cancelled, or its topic deleted. Without a throttle
+brokers give way to clients by themselves; one that is asked for is in `throttles`.
 """
 
 import asyncio
 import time
-from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
-from typing import Final
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Collection, Iterable
+from itertools import islice
+from typing import Any, Final, TypeVar
 
-from scriba.cli.output import counted, note, size, warn
+from scriba.cli.cluster.arguments import AT_ONCE
+from scriba.cli.output import counted, note, size
 from scriba.cli.problems import CommandError
 from scriba.cli.topics.observers import placements
 from scriba.client import (
     Admin,
-    ConfigEntry,
-    ConfigOp,
-    ConfigResource,
+    BrokerError,
+    ErrorCode,
+    LogDir,
     NetworkError,
+    PartlyFailed,
     Reassignment,
     TimedOut,
     TopicPartition,
 )
-from scriba.config import Source
 from scriba.placement.planning import Facts, Placement, copied, waves
 from scriba.placement.spreading import Place
 
+FIRST_PAUSE_S: Final = 0.05
 PAUSE_S: Final = 0.5
+SETTLE_S: Final = 5.0
+"""How long a broker may lag behind what the controller says."""
 TELL_S: Final = 5.0
 LOGS_PATIENCE_MS: Final = 3_000
-RATES: Final = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
-REPLICAS: Final = (
-    "leader.replication.throttled.replicas",
-    "follower.replication.throttled.replicas",
-)
+BYTES_AT_ONCE: Final = 256_000_000
+"""More than `AT_ONCE` partitions move while all together copy no more than this."""
+MOST: Final = 1_000
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 Moves = dict[TopicPartition, Reassignment]
 Seen = Facts[TopicPartition]
@@ -52,7 +58,7 @@ async def look(admin: Admin) -> tuple[Seen, Moves]:
     names = [topic.name for topic in await admin.list_topics(include_internal=True)]
     placed = {
         TopicPartition(topic.name, each.partition): each.replicas
-        for _, topic in sorted((await admin.describe_topics(names)).items())
+        for _, topic in sorted((await still_there(admin.describe_topics(names))).items())
         for each in topic.partitions
     }
     placed.update({where: move.target for where, move in under_way.items() if where in placed})
@@ -61,133 +67,66 @@ async def look(admin: Admin) -> tuple[Seen, Moves]:
         for node in cluster.nodes
         if node.id not in cluster.fenced
     }
+    logs = await logs_on(admin, places)
     sizes: dict[TopicPartition, int] = {}
-    for held in (await sizes_on(admin, places)).values():
+    for held in sizes_in(logs).values():
         for where, bytes_ in held.items():
             sizes[where] = max(sizes.get(where, 0), bytes_)
+    closed = {at for at, dirs in logs.items() if dirs and all(each.cordoned for each in dirs)}
     racks = {node.id: node.rack for node in cluster.nodes}
-    asked = await placements(admin, names)
-    return Facts(placed, sizes, places, racks, asked), under_way
+    asked = await placements(admin, sorted({where.topic for where in placed}))
+    return Facts(placed, sizes, places, racks, asked, frozenset(closed)), under_way
 
 
-async def completed(admin: Admin, moves: Iterable[TopicPartition]) -> None:
-    """Returns when none of these is under way any more."""
-    while await admin.list_partition_reassignments(moves):  # noqa: ASYNC110 (of the cluster)
-        await asyncio.sleep(PAUSE_S)
+async def logs_on(admin: Admin, brokers: Iterable[int]) -> dict[int, list[LogDir]]:
+    """The log directories of brokers; without one that does not answer, or has lost one."""
 
-
-async def sizes_on(admin: Admin, brokers: Iterable[int]) -> dict[int, dict[TopicPartition, int]]:
-    """Bytes of each replica by broker; one that does not answer is left out."""
-
-    async def ask(broker: int) -> dict[TopicPartition, int] | None:
+    async def ask(broker: int) -> list[LogDir] | None:
         try:
-            found = await admin.describe_log_dirs([broker], timeout_ms=LOGS_PATIENCE_MS)
+            return (await admin.describe_log_dirs([broker], timeout_ms=LOGS_PATIENCE_MS))[broker]
         except (TimedOut, NetworkError):
             return None
-        return {
-            where: replica.size
-            for each in found[broker]
-            for where, replica in each.replicas.items()
-            if not replica.future
-        }
+        except BrokerError as error:
+            if error.code is not ErrorCode.KAFKA_STORAGE_ERROR:
+                raise
+            return None
 
     wanted = list(brokers)
     answers = await asyncio.gather(*map(ask, wanted))
-    return {b: held for b, held in zip(wanted, answers, strict=True) if held is not None}
+    return {b: dirs for b, dirs in zip(wanted, answers, strict=True) if dirs is not None}
 
 
-# ---- throttles ----
-
-
-async def rates_set(
-    admin: Admin, brokers: Iterable[ConfigResource]
-) -> list[tuple[ConfigResource, ConfigEntry]]:
-    """Rates that somebody has set, be it an earlier run of a command."""
-    found = await admin.describe_configs(brokers, names=RATES)
-    return [
-        (resource, entry)
-        for resource, entries in found.items()
-        for entry in entries.values()
-        if entry.source != Source.DEFAULT_CONFIG
-    ]
-
-
-async def tell_rates(admin: Admin, brokers: Iterable[int]) -> None:
-    """A rate that was left behind slows what is moved without one, and stays."""
-    named = [ConfigResource.broker(broker) for broker in sorted(brokers)]
-    for resource, entry in (await rates_set(admin, named))[:1]:
-        warn(
-            f"{resource} has {entry.name}={entry.value}: --throttle {entry.value} takes it back at "
-            "the end, reassign --cancel at once"
-        )
-
-
-class Throttling:
-    """What a move sets, and takes back when it is done."""
-
-    def __init__(self, admin: Admin, rate: int, brokers: Iterable[int]) -> None:
-        self._admin = admin
-        self._rate = str(rate)
-        self._brokers = [ConfigResource.broker(broker) for broker in sorted(brokers)]
-
-    async def set(self, plan: Plan, before: Plan, under_way: Moves) -> None:
-        """Raises where somebody has set another rate. What is under way is slowed as well: it may
-        be what an earlier run of the same command has begun."""
-        for resource, entry in await rates_set(self._admin, self._brokers):
-            if entry.value != self._rate:
-                raise CommandError(
-                    f"{resource} has {entry.name}={entry.value}, set by somebody else",
-                    f"give --throttle {entry.value}, or delete it first",
-                )
-        named: dict[str, tuple[list[str], list[str]]] = {}
-        for where, replicas in plan.items():
-            leaders, followers = named.setdefault(where.topic, ([], []))
-            leaders += (f"{where.partition}:{broker}" for broker in before[where])
-            new = [broker for broker in replicas if broker not in before[where]]
-            followers += (f"{where.partition}:{broker}" for broker in new)
-        for where, move in under_way.items():
-            leaders, followers = named.setdefault(where.topic, ([], []))
-            old = [broker for broker in move.replicas if broker not in move.adding]
-            leaders += (f"{where.partition}:{broker}" for broker in old)
-            followers += (f"{where.partition}:{broker}" for broker in move.adding)
-        await self._admin.incremental_alter_configs(
-            {
-                **{
-                    ConfigResource.topic(topic): [
-                        (name, ConfigOp.SET, ",".join(dict.fromkeys(those)))
-                        for name, those in zip(REPLICAS, lists, strict=True)
-                    ]
-                    for topic, lists in named.items()
-                },
-                **{
-                    broker: [(name, ConfigOp.SET, self._rate) for name in RATES]
-                    for broker in self._brokers
-                },
-            }
-        )
-
-
-async def take_back_throttles(admin: Admin, brokers: Iterable[int]) -> None:
-    """Takes back the rates of these brokers, and all names of throttled replicas."""
-    names = [topic.name for topic in await admin.list_topics(include_internal=True)]
-    resources = [ConfigResource.topic(name) for name in names]
-    found = await admin.describe_configs(resources, names=REPLICAS) if resources else {}
-    gone = {
-        resource: [
-            (entry.name, ConfigOp.DELETE, None)
-            for entry in entries.values()
-            if entry.source != Source.DEFAULT_CONFIG
-        ]
-        for resource, entries in found.items()
-    }
-    changes = {resource: ops for resource, ops in gone.items() if ops}
-    changes.update(
-        {
-            ConfigResource.broker(broker): [(name, ConfigOp.DELETE, None) for name in RATES]
-            for broker in brokers
+def sizes_in(logs: dict[int, list[LogDir]]) -> dict[int, dict[TopicPartition, int]]:
+    """Bytes of each replica by broker."""
+    return {
+        broker: {
+            where: replica.size
+            for each in dirs
+            for where, replica in each.replicas.items()
+            if not replica.future
         }
-    )
-    await admin.incremental_alter_configs(changes)
+        for broker, dirs in logs.items()
+    }
+
+
+def is_gone(failed: BrokerError | PartlyFailed[Any]) -> bool:
+    """Whether all that went wrong is that topics were deleted meanwhile."""
+    errors = [failed] if isinstance(failed, BrokerError) else failed.errors.values()
+    return all(each.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION for each in errors)
+
+
+async def still_there(asked: Awaitable[dict[K, V]]) -> dict[K, V]:
+    """What is told of topics, without those that were deleted meanwhile."""
+    try:
+        return await asked
+    except PartlyFailed as failed:
+        if not is_gone(failed):
+            raise
+        return dict(failed.results)
+    except BrokerError as refused:
+        if not is_gone(refused):
+            raise
+        return {}
 
 
 # ---- carrying it out ----
@@ -237,35 +176,207 @@ def _duration(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
+class Window:
+    """How many partitions move at a time: as many as was asked for; else a few, and more of them
+    while they are small together."""
+
+    def __init__(self, facts: Seen, plan: Plan, at_once: int | None) -> None:
+        self._facts = facts
+        self._plan = plan
+        self._at_once = at_once
+
+    def _bytes(self, where: TopicPartition) -> int:
+        """What a move copies; as much as there may be at a time where nobody told the size."""
+        new = len({*self._plan[where]} - {*self._facts.placed[where]})
+        return new * self._facts.sizes.get(where, BYTES_AT_ONCE)
+
+    def batch(
+        self, waiting: Iterable[TopicPartition], under_way: Collection[TopicPartition]
+    ) -> list[TopicPartition]:
+        """Those of the waiting that begin now, the first ones."""
+        count = len(under_way)
+        if self._at_once is not None:
+            return list(islice(waiting, max(self._at_once - count, 0)))
+        if count > MOST // 2:
+            return []  # rather a few large requests than one for each that is done
+        bytes_ = sum(map(self._bytes, under_way))
+        taken: list[TopicPartition] = []
+        for where in waiting:
+            bytes_ += self._bytes(where)
+            if count >= MOST or (count >= AT_ONCE and bytes_ > BYTES_AT_ONCE):
+                break
+            taken.append(where)
+            count += 1
+        return taken
+
+
+class Course:
+    """Where the partitions of a plan are."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.begun = False
+        """Whether anything was asked of the cluster."""
+        self.under_way: set[TopicPartition] = set()
+        self.ended: set[TopicPartition] = set()
+        """No longer under way; what came of it is not known yet."""
+        self.moved: set[TopicPartition] = set()
+        self.gone: set[TopicPartition] = set()
+        """Of topics that were deleted meanwhile."""
+
+    def listed(self, left: Moves) -> bool:
+        """Takes in what is still under way; whether something ended. CommandError where somebody
+        has given a partition another target."""
+        ended = self.under_way - left.keys()
+        self.under_way -= ended
+        self.ended |= ended
+        self.refuse({w for w in self.under_way if {*left[w].target} != {*self.plan[w]}})
+        return bool(ended)
+
+    def refuse(self, changed: Collection[TopicPartition]) -> None:
+        """CommandError where somebody has cancelled or changed moves of the plan."""
+        if not changed:
+            return
+        first, more = min(changed), len(changed) - 1
+        others = f", as were {more} more" if more else ""
+        raise CommandError(
+            f"{first} was cancelled or changed{others}; {len(self.moved)} of "
+            f"{counted(len(self.plan), 'partition')} moved",
+            "the same command moves the rest",
+        )
+
+
+class Carrier:
+    """Carries a plan out: begins what there is room for, and looks what came of the rest."""
+
+    def __init__(
+        self,
+        admin: Admin,
+        facts: Seen,
+        course: Course,
+        clock: Callable[[], float],
+        sleep: Callable[[float], Awaitable[None]],
+        tell: Callable[[str], None],
+    ) -> None:
+        self._admin = admin
+        self._facts = facts
+        self._course = course
+        self._clock = clock
+        self._sleep = sleep
+        self._tell = tell
+        self._told = clock()
+        self._progress = Progress(facts, course.plan, clock())
+
+    async def begin(self, batch: list[TopicPartition]) -> None:
+        course = self._course
+        course.begun = True
+        gone: set[TopicPartition] = set()
+        try:
+            await self._admin.alter_partition_reassignments({w: course.plan[w] for w in batch})
+        except (BrokerError, PartlyFailed) as failed:
+            done = failed.results if isinstance(failed, PartlyFailed) else {}
+            course.under_way.update(w for w in batch if w in done)
+            if not is_gone(failed):
+                raise
+            gone = {w for w in batch if w not in done}
+        course.under_way.update(w for w in batch if w not in gone)
+        self._leave_out(gone)
+
+    def _leave_out(self, gone: set[TopicPartition]) -> None:
+        self._course.gone |= gone
+        for topic, count in sorted(Counter(where.topic for where in gone).items()):
+            self._tell(f"{topic} is deleted: its {counted(count, 'partition')} left out")
+
+    async def settle(self) -> None:
+        """Compares what ended with the plan. A broker may not have heard of the end yet that the
+        controller has told, so that another state has to last."""
+        course, until = self._course, self._clock() + SETTLE_S
+        while course.ended:
+            topics = await still_there(
+                self._admin.describe_topics(sorted({where.topic for where in course.ended}))
+            )
+            now = {
+                TopicPartition(topic.name, each.partition): each.replicas
+                for topic in topics.values()
+                for each in topic.partitions
+            }
+            gone = {where for where in course.ended if where not in now}
+            moved = {w for w in course.ended - gone if {*now[w]} == {*course.plan[w]}}
+            course.ended -= gone | moved
+            course.moved |= moved
+            self._leave_out(gone)
+            if course.ended and self._clock() >= until:
+                course.refuse(course.ended)
+            elif course.ended:
+                await self._sleep(FIRST_PAUSE_S)
+
+    async def report(self) -> None:
+        """How far it is, every few seconds; and whom it waits for."""
+        if self._clock() - self._told < TELL_S:
+            return
+        self._told = self._clock()
+        course, placed = self._course, self._facts.placed
+        new = {b for w, replicas in course.plan.items() for b in {*replicas} - {*placed[w]}}
+        held = sizes_in(await logs_on(self._admin, sorted(new)))
+        arrived = course.moved | course.ended
+        line = self._progress.line(self._progress.copied(arrived, held), len(arrived), self._told)
+        fenced = {*(await self._admin.describe_cluster(include_fenced=True)).fenced}
+        away = sorted(fenced & {b for w in course.under_way for b in course.plan[w]})
+        self._tell(f"{line}, waits for {fenced_brokers(away)}" if away else line)
+
+
 async def carry_out(
     admin: Admin,
     facts: Seen,
-    plan: Plan,
-    at_once: int,
+    course: Course,
+    at_once: int | None,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     tell: Callable[[str], None] = note,
 ) -> None:
-    """Moves a few partitions at a time until all are where the plan has them."""
-    waiting = deque(waves(plan, facts.placed))
-    under_way: set[TopicPartition] = set()
-    done: set[TopicPartition] = set()
-    progress = Progress(facts, plan, clock())
-    told = clock()
-    brokers = sorted({b for w, replicas in plan.items() for b in {*replicas} - {*facts.placed[w]}})
-    while waiting or under_way:
-        room = at_once - len(under_way)
-        batch = [waiting.popleft() for _ in range(min(room, len(waiting)))]
+    """Moves partitions, some at a time, until all are where the plan has them. CommandError as soon
+    as somebody has cancelled or changed one of them: no more begin then."""
+    carrier = Carrier(admin, facts, course, clock, sleep, tell)
+    window = Window(facts, course.plan, at_once)
+    waiting = deque(waves(course.plan, facts.placed))
+    pause = FIRST_PAUSE_S
+    while waiting or course.under_way:
+        batch = window.batch(waiting, course.under_way)
         if batch:
-            await admin.alter_partition_reassignments({where: plan[where] for where in batch})
-            under_way.update(batch)
-        left = await admin.list_partition_reassignments(under_way)
-        finished = under_way - left.keys()
-        done |= finished
-        under_way -= finished
-        if clock() - told >= TELL_S:
-            told = clock()
-            held = await sizes_on(admin, brokers)
-            tell(progress.line(progress.copied(done, held), len(done), told))
-        if under_way and not finished:
-            await sleep(PAUSE_S)
+            await carrier.settle()
+            for _ in batch:
+                waiting.popleft()
+            await carrier.begin(batch)
+        left = {}
+        if course.under_way:
+            left = await admin.list_partition_reassignments(course.under_way)
+        ended = course.listed(left)
+        await carrier.report()
+        pause = FIRST_PAUSE_S if ended else min(pause * 1.5, PAUSE_S)
+        if course.under_way and not ended:
+            await sleep(pause)
+    await carrier.settle()
+
+
+async def follow(
+    admin: Admin,
+    facts: Seen,
+    moves: Moves,
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+) -> dict[TopicPartition, list[int]]:
+    """Returns when none of these is under way any more, but for those that wait for a broker which
+    is away: they are returned, with whom they wait for."""
+    waits = {w: away for w, move in moves.items() if (away := facts.away(w, move.target))}
+    rest = {where for where in moves if where not in waits}
+    pause = FIRST_PAUSE_S
+    while rest and (rest := {*await admin.list_partition_reassignments(rest)}):
+        await sleep(pause)
+        pause = min(pause * 1.5, PAUSE_S)
+    return waits
+
+
+def fenced_brokers(brokers: Iterable[int]) -> str:
+    named = sorted(set(brokers))
+    if len(named) == 1:
+        return f"broker {named[0]}, which is fenced"
+    return f"brokers {', '.join(map(str, named))}, which are fenced"

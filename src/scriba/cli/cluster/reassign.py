@@ -4,26 +4,44 @@ import argparse
 import asyncio
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from scriba.cli.cluster import directories
-from scriba.cli.cluster.directories import Replica
+from scriba.cli.cluster.cordons import Cordons, cordon, lift, lifting
+from scriba.cli.cluster.directories import DirThrottling, Replica
 from scriba.cli.cluster.moving import (
+    Course,
     Moves,
     Plan,
     Seen,
-    Throttling,
     carry_out,
-    completed,
+    fenced_brokers,
+    follow,
     look,
-    take_back_throttles,
+)
+from scriba.cli.cluster.throttles import (
+    Limit,
+    Throttling,
+    delete_rates,
+    limited,
+    take_back_all,
     tell_rates,
 )
-from scriba.cli.output import counted, note, print_json, print_lines, print_names, size, table
+from scriba.cli.output import (
+    counted,
+    note,
+    print_json,
+    print_lines,
+    print_names,
+    size,
+    table,
+    warn,
+)
 from scriba.cli.parsing.partitions import partitions_named
-from scriba.cli.problems import CommandError, Misuse
+from scriba.cli.problems import FAILED, CommandError, Misuse
 from scriba.cli.session import with_admin
 from scriba.client import Admin, LogDir, ReplicaLog, TopicPartition
 from scriba.placement.planning import CannotPlan, copied, loads
@@ -36,6 +54,10 @@ T = TypeVar("T")
 SHOWN: Final = 20
 """Partitions that a plan names for people; a program gets all of them."""
 PLAN_VERSION: Final = 1
+
+Waits = Mapping[TopicPartition, Sequence[int]]
+"""Partitions that are left as they are, with the brokers that their moves would wait for."""
+NONE: Final[Waits] = {}
 
 
 @with_admin
@@ -68,31 +90,100 @@ async def reassign(admin: Admin, options: argparse.Namespace) -> int:
         wanted = dict.fromkeys(named, tuple(options.to))
     check(wanted, facts)
     plan = {where: to for where, to in wanted.items() if facts.placed[where] != to}
-    return await _do(admin, options, facts, under_way, plan)
+    return await _do(admin, options, facts, under_way, Course(plan))
 
 
 @with_admin
 async def drain(admin: Admin, options: argparse.Namespace) -> int:
     facts, under_way = await look(admin)
+    leaving = frozenset(options.brokers)
     await check_brokers(admin, options.brokers, facts)
+    plan, waits = plan_of(_emptying(leaving), facts, leaving)
+    if options.dry_run:
+        return await _do(admin, options, facts, under_way, Course(plan), waits)
+    cordons: Cordons = {}
+    course = Course(plan)
     try:
-        plan = plan_drain(facts, set(options.brokers))
-    except CannotPlan as why:
-        raise CommandError(str(why), "start another broker, or drain fewer") from None
-    return await _do(admin, options, facts, under_way, plan)
+        cordons = await cordon(admin, [b for b in options.brokers if b in facts.takers()])
+        if cordons:
+            facts, under_way = await look(admin)
+            plan, waits = plan_of(_emptying(leaving), facts, leaving)
+            course = Course(plan)
+        code = await _do(admin, options, facts, under_way, course, waits)
+    except BaseException:  # a signal as well
+        if not course.begun:
+            await lift(admin, cordons)
+        raise
+    await _check_empty(admin, leaving, waits)
+    return code
+
+
+def _emptying(leaving: Collection[int]) -> Callable[[Seen], Plan]:
+    def plan(facts: Seen) -> Plan:
+        try:
+            return plan_drain(facts, leaving)
+        except CannotPlan as why:
+            raise CommandError(str(why), "start another broker, or drain fewer") from None
+
+    return plan
+
+
+async def _check_empty(admin: Admin, leaving: Collection[int], waits: Waits) -> None:
+    """CommandError where a topic was made just before the controller knew of the cordon."""
+    facts, _ = await look(admin)
+    held = [w for w, to in facts.placed.items() if w not in waits and not {*leaving}.isdisjoint(to)]
+    if held:
+        raise CommandError(
+            f"{held[0]} was placed there meanwhile, the first of {counted(len(held), 'partition')}",
+            "the same command moves the rest",
+        )
 
 
 @with_admin
 async def add(admin: Admin, options: argparse.Namespace) -> int:
     facts, under_way = await look(admin)
     await check_brokers(admin, options.brokers, facts, live=True)
-    return await _do(admin, options, facts, under_way, plan_fill(facts, set(options.brokers)))
+    plan, waits = plan_of(lambda known: plan_fill(known, set(options.brokers)), facts)
+    return await _do(admin, options, facts, under_way, Course(plan), waits)
 
 
 @with_admin
 async def balance(admin: Admin, options: argparse.Namespace) -> int:
     facts, under_way = await look(admin)
-    return await _do(admin, options, facts, under_way, plan_balance(facts))
+    plan, waits = plan_of(plan_balance, facts)
+    return await _do(admin, options, facts, under_way, Course(plan), waits)
+
+
+def plan_of(
+    make: Callable[[Seen], Plan], facts: Seen, leaving: Collection[int] = ()
+) -> tuple[Plan, Waits]:
+    """A plan of what can come to its end; and what it leaves as it is, since a replica that stays
+    is on a broker that is fenced. CommandError where that is all that there is to do."""
+    whole = make(facts)
+    waits = {w: away for w, to in whole.items() if (away := facts.awaited(w, to))}
+    if not waits:
+        return whole, {}
+    fixed = {
+        where
+        for where, replicas in facts.placed.items()
+        if facts.away(where, (broker for broker in replicas if broker not in leaving))
+    }
+    plan = make(replace(facts, fixed=fixed))
+    if not plan:
+        raise CommandError(*told_waits(waits))
+    return plan, waits
+
+
+def told_waits(waits: Waits) -> tuple[str, str]:
+    """The line for what is left as it is, and what to do about it."""
+    away = sorted({broker for brokers in waits.values() for broker in brokers})
+    those = f"{counted(len(waits), 'partition')} wait{'s' if len(waits) == 1 else ''}"
+    left = "it is" if len(waits) == 1 else "they are"
+    drained = " ".join(map(str, away))
+    return (
+        f"{those} for {fenced_brokers(away)}: left as {left}",
+        f"start it, or scriba cluster drain {drained}, and run the command again",
+    )
 
 
 # ---- what was asked for ----
@@ -143,6 +234,12 @@ async def check_brokers(
             raise CommandError(f"broker {broker} is named twice", "name each once")
         if live and broker not in facts.places:
             raise CommandError(f"broker {broker} is fenced", "start it, and wait until it is back")
+        if live and broker in facts.closed:
+            raise CommandError(
+                f"all log directories of broker {broker} are cordoned or nearly full: it gets "
+                "no replicas",
+                f"make room, or lift the cordon: {lifting(broker)}",
+            )
 
 
 def check(wanted: Plan, facts: Seen) -> None:
@@ -161,6 +258,15 @@ def check(wanted: Plan, facts: Seen) -> None:
             raise CommandError(
                 f"{where} names broker {away}, which is not there or fenced",
                 f"choose from {there}",
+            )
+        closed = next(
+            (b for b in replicas if b in facts.closed and b not in facts.placed[where]), None
+        )
+        if closed is not None:
+            raise CommandError(
+                f"{where} names broker {closed}, whose log directories are all cordoned or nearly "
+                "full: it gets no new replica",
+                f"choose from {', '.join(map(str, facts.takers()))}",
             )
         _check_placement(where, replicas, facts)
 
@@ -185,8 +291,8 @@ async def _cancel(admin: Admin, options: argparse.Namespace) -> int:
     brokers = [node.id for node in cluster.nodes]
     between = [str(each.replica) for each in await directories.cancel(admin, brokers, named)]
     if not await admin.list_partition_reassignments():
-        await take_back_throttles(admin, brokers)
-        await directories.take_back_throttle(admin, brokers)
+        await take_back_all(admin, brokers, under_way)
+        await delete_rates(admin, brokers, [directories.RATE])
     names = [*map(str, under_way), *between]
     lines = [f"{name}: cancelled" for name in names] or ["nothing was under way"]
     print_names(names if options.json else lines, options.json)
@@ -232,13 +338,10 @@ def _whole(directory: LogDir) -> list[tuple[TopicPartition, ReplicaLog]]:
 async def _carry_out_dirs(
     admin: Admin, options: argparse.Namespace, wanted: dict[Replica, str]
 ) -> None:
-    brokers = {replica.broker for replica in wanted}
-    if options.throttle is not None:
-        await directories.throttle(admin, options.throttle, brokers)
-    await directories.begin(admin, wanted)
-    await directories.follow(admin, wanted)
-    if options.throttle is not None:
-        await directories.take_back_throttle(admin, brokers)
+    limits = [] if options.throttle is None else [DirThrottling(admin, options.throttle, wanted)]
+    async with limited(limits):
+        await directories.begin(admin, wanted)
+        await directories.follow(admin, wanted)
 
 
 async def _do_file(
@@ -250,19 +353,30 @@ async def _do_file(
     dirs: dict[Replica, str],
 ) -> int:
     """A plan of Kafka's tools: first the brokers, then the directories of those."""
-    if dirs:
-        found = await directories.look(admin, {replica.broker for replica in dirs})
-        # Replicas that are yet to come are no fault of the plan.
-        known = {replica: path for replica, path in dirs.items() if replica in found.current}
-        directories.check(known, found)
-        directories.check_paths(dirs, found)
-        if not options.dry_run:
-            await directories.begin(admin, dirs, absent_ok=True)
     plan = {where: to for where, to in wanted.items() if facts.placed[where] != to}
-    result = await _do(admin, options, facts, under_way, plan)
-    if dirs and not options.dry_run:
-        await _carry_out_dirs(admin, options, dirs)
-    return result
+    course = Course(plan)
+    if not dirs:
+        return await _do(admin, options, facts, under_way, course)
+    found = await directories.look(admin, {replica.broker for replica in dirs})
+    # Replicas that are yet to come are no fault of the plan.
+    known = {replica: path for replica, path in dirs.items() if replica in found.current}
+    directories.check(known, found)
+    directories.check_paths(dirs, found)
+    _show(options, facts, under_way, plan)
+    if options.dry_run:
+        return 0
+    limits: list[Limit] = []
+    if options.throttle is not None:
+        limits.append(
+            Throttling(admin, options.throttle, facts.places, plan, facts.placed, under_way)
+        )
+        limits.append(DirThrottling(admin, options.throttle, dirs))
+    async with limited(limits):
+        await directories.begin(admin, dirs, absent_ok=True)
+        code = await _carried_out(admin, options, facts, under_way, course)
+        await directories.begin(admin, dirs)
+        await directories.follow(admin, dirs)
+    return code
 
 
 def _tell_moves(
@@ -316,40 +430,66 @@ def _listed(brokers: Sequence[int]) -> str:
 # ---- carried out ----
 
 
-async def _do(
-    admin: Admin, options: argparse.Namespace, facts: Seen, under_way: Moves, plan: Plan
-) -> int:
-    found = document(facts, plan)
+def _show(
+    options: argparse.Namespace, facts: Seen, under_way: Moves, plan: Plan, waits: Waits = NONE
+) -> None:
+    found = document(facts, plan, waits)
     if options.json:
         print_json(found)
     else:
         print_lines("\n".join(page(found, len(under_way))))
+    if waits:
+        warn("; ".join(told_waits(waits)))
+
+
+async def _do(
+    admin: Admin,
+    options: argparse.Namespace,
+    facts: Seen,
+    under_way: Moves,
+    course: Course,
+    waits: Waits = NONE,
+) -> int:
+    """Shows the plan and carries it out; FAILED where something was left as it is."""
+    plan = course.plan
+    _show(options, facts, under_way, plan, waits)
     if options.dry_run:
         return 0
-    begun = time.monotonic()
-    if options.throttle is not None and plan:
-        throttling = Throttling(admin, options.throttle, facts.places)
-        await throttling.set(plan, facts.placed, under_way)
+    limits: list[Limit] = []
+    if options.throttle is not None:
+        limits.append(
+            Throttling(admin, options.throttle, facts.places, plan, facts.placed, under_way)
+        )
     elif plan:
         await tell_rates(admin, facts.places)
+    async with limited(limits):
+        code = await _carried_out(admin, options, facts, under_way, course)
+    return FAILED if waits else code
+
+
+async def _carried_out(
+    admin: Admin, options: argparse.Namespace, facts: Seen, under_way: Moves, course: Course
+) -> int:
+    begun = time.monotonic()
     try:
-        await carry_out(admin, facts, plan, options.at_once)
-        await completed(admin, under_way)
+        await carry_out(admin, facts, course, options.at_once)
+        stuck = await follow(admin, facts, under_way)
     except asyncio.CancelledError:
         note(
             "what is under way goes on; the same command goes on with the rest, "
             "scriba cluster reassign --cancel takes back what is under way"
         )
         raise
-    if options.throttle is not None:
-        await take_back_throttles(admin, facts.places)
-    if plan or under_way:
+    if course.plan or under_way:
         took = time.monotonic() - begun
-        note(f"{counted(len(plan), 'partition')} moved in {took:.0f} s")
-    return 0
+        note(f"{counted(len(course.moved), 'partition')} moved in {took:.0f} s")
+    if stuck:
+        away = (broker for brokers in stuck.values() for broker in brokers)
+        warn(f"{counted(len(stuck), 'move')} under way already: waits for {fenced_brokers(away)}")
+    return FAILED if stuck else 0
 
 
-def document(facts: Seen, plan: Plan) -> dict[str, Any]:
+def document(facts: Seen, plan: Plan, waits: Waits = NONE) -> dict[str, Any]:
     """A plan as a difference: of each partition, and of each broker."""
     after = {**facts.placed, **plan}
     brokers = {b for replicas in (*facts.placed.values(), *plan.values()) for b in replicas}
@@ -365,6 +505,10 @@ def document(facts: Seen, plan: Plan) -> dict[str, Any]:
                 "bytes": facts.size(where),
             }
             for where, replicas in plan.items()
+        ],
+        "left": [
+            {"topic": where.topic, "partition": where.partition, "waits_for": list(away)}
+            for where, away in waits.items()
         ],
         "brokers": [
             {

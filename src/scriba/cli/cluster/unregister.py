@@ -2,11 +2,12 @@
 
 The request itself (UnregisterBroker) takes out whomever it names, as in Kafka. Here one that lives
 is refused, since it would only register again, and one that still has replicas, since those could
-never be whole again.
+never be whole again. The cordon of its drain goes with it: whoever gets its number is another one.
 """
 
 import argparse
 
+from scriba.cli.cluster.cordons import forget
 from scriba.cli.output import counted, print_json
 from scriba.cli.problems import CommandError
 from scriba.cli.session import with_admin
@@ -38,6 +39,8 @@ async def run(admin: Admin, options: argparse.Namespace) -> int:
             f"broker {broker} still has {counted(len(held), 'replica')}, {held[0]} first of all",
             f"move them: scriba cluster drain {broker}",
         )
+    for live in [each for each in known if each not in cluster.fenced][:1]:
+        await forget(admin, broker, live)
     await admin.unregister_broker(broker)
     if options.json:
         print_json({"broker": broker, "unregistered": True})

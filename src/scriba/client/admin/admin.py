@@ -350,8 +350,13 @@ class Admin(ClusterAdmin, GroupAdmin, TransactionAdmin):
         *,
         validate_only: bool = False,
         timeout_ms: int | None = None,
+        via: int | None = None,
     ) -> None:
-        """Changes single settings: (name, what to do, value)."""
+        """Changes single settings: (name, what to do, value).
+
+        Settings of a broker are changed by that broker, or `via` another one where it is gone,
+        which Apache Kafka's brokers refuse.
+        """
 
         async def ask(
             part: list[ConfigResource], node: int | None
@@ -367,7 +372,7 @@ class Admin(ClusterAdmin, GroupAdmin, TransactionAdmin):
                 for said in answer.responses
             }
 
-        await self._change_configs(changes, ask, timeout_ms)
+        await self._change_configs(changes, ask, timeout_ms, via)
 
     async def replace_configs(
         self,
@@ -400,10 +405,11 @@ class Admin(ClusterAdmin, GroupAdmin, TransactionAdmin):
             Awaitable[Mapping[ConfigResource, BrokerError | None]],
         ],
         timeout_ms: int | None,
+        via: int | None = None,
     ) -> None:
         async def attempt(rest: list[ConfigResource]) -> dict[ConfigResource, BrokerError | None]:
             found: dict[ConfigResource, BrokerError | None] = {}
-            for node, part in by_node(rest).items():
+            for node, part in (by_node(rest) if via is None else {via: rest}).items():
                 found.update(await ask(part, node))
             return found
 
