@@ -288,13 +288,14 @@ async def lose_the_region(stage: Far) -> None:
 
 async def promoted(stage: Far) -> promote.Promotion:
     """What was told of the partition before it was promoted."""
-    wanted, found = await stage.admin(lambda admin: promote.look(admin, "far", []))
+    wanted, found, held = await stage.admin(lambda admin: promote.look(admin, "far", []))
     assert {name: each.text() for name, each in wanted.items()} == {
         "t": "voters=1@far;observers=2@near"
     }
     assert stage.partition().leader == -1, "nothing is changed by looking"
-    await stage.admin(lambda admin: promote.promote(admin, wanted, found))
+    after = await stage.admin(lambda admin: promote.promote(admin, wanted, found, held))
     assert stage.partition().leader == FAR
+    assert [(each.chosen, each.end_offset) for each in after] == [(FAR, found[0].end_offset)]
     assert await stage.admin(lambda admin: placements(admin, ["t"])) == wanted
     before: promote.Promotion = found[0]
     return before
