@@ -312,3 +312,9 @@ def test_a_broker_that_is_gone_is_emptied_unregistered_and_filled_when_it_return
     assert filled.code == 0
     assert any(3 in each for topic in ("moved", "left") for each in replicas(nodes, topic))
     assert "every replica is where it should be" in typed("add", "3").out
+    assert typed("drain", "3").code == 0
+    nodes.nodes[3].kill()
+    eventually(is_fenced)
+    assert typed("unregister", "3").code == 0
+    nodes.nodes[3].start()
+    assert cordoned(nodes, 3) == [False], "whoever has that number now is another broker"

@@ -30,7 +30,8 @@ def play(script: Callable[[Stage], Awaitable[None]]) -> None:
         await stage.until(lambda: len(stage.image.brokers) == 4)
         placed = {n: [4 + n % 3, 4 + (n + 1) % 3] for n in range(PARTITIONS)}
         await stage.admin(lambda admin: admin.create_topics([NewTopic("t", assignments=placed)]))
-        await script(stage)
+        async with asyncio.timeout(600):  # of the world's time, where a command would hang
+            await script(stage)
 
     stage.sim.run(main())
     assert not stage.complaints
@@ -326,6 +327,23 @@ def test_partitions_that_would_wait_for_a_broker_which_is_gone_are_left_as_they_
         where = next(w for w, replicas in facts.placed.items() if {*replicas} == {5, 6})
         under_way, stuck = await stage.admin(lambda a: begin(a, {where: (4, 6)}))
         assert {*under_way} == {*stuck} == {where}
+
+    play(script)
+
+
+def test_who_is_waited_for_is_told_while_it_is_away() -> None:
+    told: list[str] = []
+
+    async def script(stage: Stage) -> None:
+        stage.kill(7)
+        plan: Plan = {TopicPartition("t", 0): (4, 7)}
+        moving = asyncio.ensure_future(
+            stage.admin(lambda admin: move(stage, admin, lambda _: plan, told=told.append))
+        )
+        line = "0 of 1 partition, 0 B of 0 B, waits for broker 7, which is fenced"
+        await stage.until(lambda: line in told)
+        await stage.cluster.nodes[7].start()
+        assert (await moving).moved == {*plan}
 
     play(script)
 

@@ -51,7 +51,7 @@ class Facts(Generic[K]):
     sizes: Mapping[K, int]
     """Bytes of one replica."""
     places: Mapping[int, Place]
-    """Brokers that live."""
+    """Brokers that live, and may be given replicas unless they are closed."""
     racks: Mapping[int, str | None] = field(default_factory=dict)
     """Where all brokers are, those that are given none as well."""
     asked: Mapping[str, ReplicaPlacement] = field(default_factory=dict)

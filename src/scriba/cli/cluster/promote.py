@@ -68,7 +68,7 @@ class Promotion(NamedTuple):
         if self.leader is not None:
             return "nothing"
         if self.end_offset is None and self.chosen is not None:
-            return f"it cannot be known: broker {self.chosen} was not asked before"
+            return f"nothing if broker {self.chosen} was in sync: it came back meanwhile"
         if self.end_offset is None:
             return "all of it, or it cannot be known: no observer answers"
         beyond = f"whatever was written from offset {self._known:,} on"
