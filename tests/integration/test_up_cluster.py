@@ -164,6 +164,44 @@ def test_a_producer_is_told_why_its_partition_takes_nothing(cluster: Cluster) ->
         assert producer.send("alone", b"x").offset == 0
 
 
+def test_a_partition_in_a_directory_that_is_nearly_full_is_told_with_the_ways_out(
+    cluster: Cluster,
+) -> None:
+    """A mark so low that every volume is above it."""
+    mark = "scriba.log.dirs.write.watermark"
+    with SyncAdmin(bootstrap_servers=cluster.bootstrap) as admin:
+        admin.create_topics([NewTopic("crowded", assignments={0: [2]})])
+    scriba("config", "set", "--cluster", f"{mark}=0.0001", "-b", cluster.bootstrap, cwd=cluster.cwd)
+    try:
+        until(lambda: asked(cluster, "topic", "why", "crowded")[0]["state"] != "well")
+        (why,) = asked(cluster, "topic", "why", "crowded-0")
+        assert why["state"] == "closed to producers"
+        (directory,) = why["log_dirs"]
+        assert (directory["broker"], directory["state"]) == (2, "nearly full")
+        assert directory["path"] == why["replicas"][0]["log_dir"]
+        raised = [
+            each["command"].removeprefix("scriba ").split()
+            for each in why["choices"]
+            if each["choice"].startswith("raise the mark")
+        ]
+        with (
+            SyncProducer(bootstrap_servers=cluster.bootstrap, retries=0) as producer,
+            pytest.raises(ClientError) as refused,
+        ):
+            producer.send("crowded", b"x")
+        assert "crowded-0 is closed to producers" in str(refused.value)
+        assert f"{mark} is 0.0001" in str(refused.value)
+        # A volume that is full to the brim has no higher mark.
+        words = raised[0] if raised else ["config", "set", "--cluster", "--delete", mark]
+        scriba(*words, "-b", cluster.bootstrap, cwd=cluster.cwd)
+        until(lambda: asked(cluster, "topic", "why", "crowded")[0]["state"] == "well")
+        with SyncProducer(bootstrap_servers=cluster.bootstrap) as producer:
+            assert producer.send("crowded", b"x").offset == 0
+    finally:
+        words = ["config", "set", "--cluster", "--delete", mark]
+        scriba(*words, "-b", cluster.bootstrap, cwd=cluster.cwd)
+
+
 def test_all_nodes_that_were_killed_are_started_at_once(cluster: Cluster) -> None:
     """One after the other they would wait in vain for a majority of controllers."""
     with SyncAdmin(bootstrap_servers=cluster.bootstrap) as admin:

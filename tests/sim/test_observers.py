@@ -12,7 +12,6 @@ import pytest
 from scriba.broker.metrics.exposition import render
 from scriba.cli.cluster import promote
 from scriba.cli.topics.observers import observing, placements
-from scriba.cli.topics.unwell import is_under_replicated
 from scriba.client import (
     Admin,
     ConfigOp,
@@ -22,6 +21,7 @@ from scriba.client import (
     Producer,
     TopicPartition,
 )
+from scriba.client.diagnosis.explain import is_under_replicated
 from scriba.client.diagnosis.gather import explained
 from scriba.events import EventKind
 from scriba.settings.keys.node import RACK_AWARE_SELECTOR

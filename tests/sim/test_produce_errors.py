@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from scriba.client import BrokerError, ClientError, Producer, TimedOut
-from scriba.client.diagnosis.explain import page
 from scriba.client.diagnosis.gather import explained
+from scriba.client.diagnosis.page import page
 from scriba.controller.image import NO_LEADER
 from scriba.errors import ErrorCode
 from scriba.testing.sim.world.world import ProcessWorld

@@ -1,8 +1,9 @@
 """What `scriba cluster quorum` and `scriba topic describe --offline` make of what brokers say."""
 
 from scriba.cli.cluster import quorum
-from scriba.cli.topics.unwell import document, is_offline, is_under_replicated, row
+from scriba.cli.topics.unwell import document, is_offline, row
 from scriba.client.admin.model import PartitionDescription, QuorumDescription, QuorumReplica
+from scriba.client.diagnosis.explain import is_under_replicated
 
 NOW_MS = 1_700_000_000_000
 

@@ -4,20 +4,19 @@ from typing import Any
 
 import pytest
 
-from scriba.client.admin.model import PartitionDescription
+from scriba.client.admin.model import PartitionDescription, Reassignment
 from scriba.client.diagnosis.explain import (
+    CLOSED,
     NOT_PREFERRED,
     OFFLINE,
     UNDER_MIN_ISR,
     UNDER_REPLICATED,
     WELL,
-    BrokerFacts,
-    EventFacts,
-    Facts,
-    Held,
     explain,
-    page,
+    is_well,
 )
+from scriba.client.diagnosis.facts import BrokerFacts, EventFacts, Facts, Held, LogDirFacts
+from scriba.client.diagnosis.page import page
 
 NOW = 1_800_000_000_000
 UP = BrokerFacts("host:9092", fenced=False, answers=True)
@@ -34,9 +33,10 @@ def facts(
     brokers: dict[int, BrokerFacts] | None = None,
     held: dict[int, Held] | None = None,
     events: tuple[EventFacts, ...] = (),
+    replicas: tuple[int, ...] = (1, 2, 3),
     **more: Any,
 ) -> Facts:
-    partition = PartitionDescription(0, leader, 7, (1, 2, 3), isr, (), eligible, last)
+    partition = PartitionDescription(0, leader, 7, replicas, isr, (), eligible, last)
     known = {1: UP, 2: UP, 3: UP} | (brokers or {})
     ends = {b: Held(0, 100, 100) for b in known if known[b].answers} | (held or {})
     given: dict[str, Any] = {"min_insync": 2, "unheard": {}, "now_ms": NOW}
@@ -296,3 +296,244 @@ def test_an_observer_is_not_promoted_while_a_voter_lives() -> None:
         observers={3: "zone-c"},
     )
     assert not any("promote" in each[0] for each in choices(explain(lost)))
+
+
+# ---- log directories ----
+
+GB = 1 << 30
+ROOMY = LogDirFacts("/a", None, 100 * GB, 50 * GB, watermark=0.9)
+NEARLY = LogDirFacts("/a", None, 100 * GB, 7 * GB, cordoned=True, watermark=0.9)
+FULL = LogDirFacts("/a", None, 100 * GB, 1000)
+DEAD = LogDirFacts("/a", "KAFKA_STORAGE_ERROR")
+
+
+def lying(
+    first: LogDirFacts, second: LogDirFacts = ROOMY, third: LogDirFacts = ROOMY, **more: Any
+) -> Facts:
+    """A partition whose replicas are in /a of brokers 1, 2 and 3, and led by the first."""
+    dirs = {1: [first], 2: [second], 3: [third], **more.pop("others", {})}
+    return facts(log_dirs=dirs, lies={1: "/a", 2: "/a", 3: "/a"}, **more)
+
+
+@pytest.mark.parametrize(
+    ("directory", "state"),
+    [
+        (ROOMY, WELL),
+        (NEARLY, CLOSED),
+        (NEARLY._replace(cordoned=False), CLOSED),
+        (NEARLY._replace(usable_bytes=11 * GB), CLOSED),
+        (NEARLY._replace(usable_bytes=11 * GB, named=True), WELL),
+        (NEARLY._replace(usable_bytes=None, total_bytes=None), CLOSED),
+        (NEARLY._replace(watermark=0.0), WELL),
+        (FULL, CLOSED),
+        (DEAD, CLOSED),
+        (LogDirFacts("/a"), WELL),
+    ],
+    ids=[
+        "room",
+        "above the mark",
+        "about to be closed",
+        "not yet opened",
+        "cordoned by its setting",
+        "tells no room",
+        "no mark",
+        "full",
+        "offline",
+        "tells nothing",
+    ],
+)
+def test_a_partition_is_closed_where_its_leaders_directory_is(
+    directory: LogDirFacts, state: str
+) -> None:
+    assert explain(lying(directory))["state"] == state
+    assert explain(lying(ROOMY, second=directory))["state"] == WELL, "a follower's takes records"
+
+
+def test_offsets_of_groups_are_written_into_a_directory_that_is_nearly_full() -> None:
+    assert explain(lying(NEARLY, internal=True))["state"] == WELL
+    assert explain(lying(FULL, internal=True))["state"] == CLOSED
+
+
+def test_a_device_that_refused_a_write_just_now_is_full_whatever_room_it_tells() -> None:
+    refused = EventFacts(1, NOW - 30_000, "write_refused", "/a", "takes no writes: ENOSPC")
+    document = explain(lying(ROOMY, events=(refused,)))
+    assert document["state"] == CLOSED
+    assert "takes no writes: ENOSPC" in document["log_dirs"][0]["why"]
+    for other in (
+        refused._replace(time_ms=NOW - 300_000),
+        refused._replace(node=2),
+        refused._replace(about="/b"),
+    ):
+        assert explain(lying(ROOMY, events=(other,)))["state"] == WELL
+
+
+REACHED = EventFacts(
+    1, NOW - 60_000, "write_watermark_reached", "/a", "takes no more records of clients: 93.0%"
+)
+
+
+def test_a_directory_that_is_nearly_full_is_the_cause_and_the_ways_out_are_told() -> None:
+    free = {4: [ROOMY], 5: [ROOMY._replace(usable_bytes=90 * GB)], 6: [NEARLY]}
+    elsewhere = REACHED._replace(about="/b")
+    others = (elsewhere, REACHED._replace(node=4))
+    document = explain(lying(NEARLY, second=NEARLY, others=free, events=(REACHED, *others)))
+    assert document["since_ms"] == REACHED.time_ms
+    assert [each["time_ms"] for each in document["events"]] == [REACHED.time_ms]
+    assert document["means"] == (
+        "its leader, broker 1, takes no records, since /a is nearly full; it can be read"
+    )
+    assert choices(document) == [
+        (
+            "make room on the volume of /a: delete topics, or lower retention",
+            "what is deleted",
+            None,
+            None,
+        ),
+        (
+            "let broker 3 lead, which has room",
+            "nothing",
+            0,
+            "scriba cluster reassign orders:0 --to 3,1,2 && scriba cluster elect orders:0",
+        ),
+        (
+            "move it from broker 1 to broker 5",
+            "nothing",
+            0,
+            "scriba cluster reassign orders:0 --to 5,2,3",
+        ),
+        (
+            "raise the mark to 0.96, for all brokers",
+            "nothing; less room is kept for deleting, compacting and metadata",
+            0,
+            "scriba config set --cluster scriba.log.dirs.write.watermark=0.96",
+        ),
+    ]
+    text = page(document, NOW)
+    assert text.startswith("orders-0 is closed to producers since 2027-01-15T07:59:00Z (1 minute")
+    assert (
+        "/a of broker 1 is nearly full: 93.0% of its volume in use, "
+        "scriba.log.dirs.write.watermark is 0.9" in text
+    )
+
+
+def test_another_directory_of_the_same_broker_is_a_way_out() -> None:
+    given = lying(NEARLY, NEARLY, NEARLY)
+    two = given._replace(log_dirs={**given.log_dirs, 1: [NEARLY, ROOMY._replace(path="/b")]})
+    assert [each[3] for each in choices(explain(two))][1:2] == [
+        "scriba cluster reassign orders:0 --dir 1:/b"
+    ]
+
+
+def test_a_volume_without_a_higher_mark_has_to_be_given_room() -> None:
+    document = explain(lying(NEARLY._replace(usable_bytes=2 * GB), NEARLY, NEARLY))
+    assert [each[0][:9] for each in choices(document)] == ["make room"]
+
+
+def test_a_closed_partition_that_has_too_few_in_sync_needs_both() -> None:
+    document = explain(lying(NEARLY, isr=(1,), brokers={2: FENCED, 3: FENCED}))
+    assert document["state"] == CLOSED
+    assert document["means"].endswith("Beside that only 1 replica in sync, 2 needed")
+    commands = [each[3] for each in choices(document)]
+    assert "scriba node start 2" in commands
+    assert "scriba config set --topic orders min.insync.replicas=1" in commands
+
+
+def test_a_replica_without_a_directory_that_works_is_missed_for_that() -> None:
+    gone = Held(-1, -1, None, "KAFKA_STORAGE_ERROR")
+    offline = EventFacts(3, NOW - 1_000, "log_dir_offline", "/a", "Input/output error")
+    dirs = {1: [ROOMY], 2: [ROOMY], 3: [DEAD, ROOMY._replace(path="/b")]}
+    given = facts(
+        isr=(1, 2),
+        held={3: gone},
+        log_dirs=dirs,
+        lies={1: "/a", 2: "/a"},
+        events=(offline,),
+    )
+    document = explain(given)
+    (awaited,) = document["awaited"]
+    assert awaited["why"].endswith("KAFKA_STORAGE_ERROR; its log directory /a is offline")
+    assert [each["why"] for each in document["log_dirs"]] == [
+        "/a of broker 3 is offline: Input/output error"
+    ]
+    assert [each["kind"] for each in document["events"]] == ["log_dir_offline"]
+    full = explain(lying(ROOMY, third=FULL, isr=(1, 2), held={3: Held(0, 40, 40)}))
+    assert choices(full)[0][0] == "make room on the volume of /a of broker 3"
+
+
+# ---- moves ----
+
+MOVE = Reassignment((4, 2, 3, 1), (4,), (1,))
+
+
+def moving(**more: Any) -> Facts:
+    """From brokers 1, 2 and 3 to 4, 2 and 3."""
+    given: dict[str, Any] = {
+        "replicas": MOVE.replicas,
+        "move": MOVE,
+        "brokers": {4: UP},
+        "held": {1: Held(20, 100, 100), 4: Held(20, 50, 50)},
+    }
+    return facts(**(given | more))
+
+
+def test_a_partition_that_is_being_moved_misses_nothing() -> None:
+    document = explain(moving())
+    assert document["state"] == WELL
+    assert document["means"] == "all 3 replicas in sync"
+    assert document["awaited"] == document["choices"] == []
+    assert document["replicas"][0]["role"] == "being added"
+    assert document["move"]["copies"] == [
+        {
+            "broker": 4,
+            "stuck": False,
+            "records": 30,
+            "of": 80,
+            "why": "broker 4 has 30 of 80 records",
+        }
+    ]
+    assert is_well(document)
+    text = page(document, NOW)
+    assert "is being moved to 4,2,3, away from 1:\n  broker 4 has 30 of 80 records" in text
+
+
+@pytest.mark.parametrize(
+    ("isr", "state", "awaited"),
+    [
+        ((1, 2, 3), WELL, []),
+        ((1, 2, 3, 4), WELL, []),
+        ((1, 2), UNDER_REPLICATED, [3]),
+        ((1, 2, 4), WELL, [3]),
+    ],
+)
+def test_a_replica_that_is_being_added_is_not_missed_and_others_are(
+    isr: tuple[int, ...], state: str, awaited: list[int]
+) -> None:
+    document = explain(moving(isr=isr))
+    assert document["state"] == state
+    assert [each["broker"] for each in document["awaited"]] == awaited
+
+
+@pytest.mark.parametrize(
+    ("given", "why", "choice"),
+    [
+        (
+            {"brokers": {4: FENCED}, "held": {}},
+            "broker 4 is fenced: it does not run, or reaches no controller",
+            "start broker 4 at host:9092 again",
+        ),
+        (
+            {"log_dirs": {4: [FULL]}, "lies": {4: "/a"}},
+            "broker 4 is up, and catches up: it has 50 of 100; its log directory /a is full",
+            "make room on the volume of /a of broker 4",
+        ),
+    ],
+)
+def test_a_move_that_cannot_go_on_can_be_cancelled(
+    given: dict[str, Any], why: str, choice: str
+) -> None:
+    document = explain(moving(**given))
+    assert document["state"] == WELL
+    assert not is_well(document)
+    assert document["move"]["copies"][0]["why"] == why
+    assert [each[0] for each in choices(document)] == [choice, "cancel the move"]
+    assert choices(document)[-1][3] == "scriba cluster reassign orders:0 --cancel"

@@ -1,6 +1,7 @@
 """`scriba topic describe --under-replicated|--offline`: partitions that miss a replica or a leader.
 
-Nothing but metadata is asked for: who has no leader tells neither offsets nor sizes.
+Nothing but metadata is asked for: who has no leader tells neither offsets nor sizes. Replicas that
+a reassignment adds are not missed, as in the metric.
 """
 
 import argparse
@@ -8,9 +9,10 @@ from typing import Any
 
 from scriba.cli.output import note, print_json, print_table
 from scriba.cli.topics.observers import observing
-from scriba.client import Admin
-from scriba.client.admin.model import PartitionDescription
-from scriba.client.diagnosis.explain import waits_for
+from scriba.client import Admin, ClientError, TopicPartition
+from scriba.client.admin.model import PartitionDescription, Reassignment
+from scriba.client.diagnosis.explain import is_under_replicated, waits_for
+from scriba.client.diagnosis.gather import PATIENCE_MS
 
 
 async def show(admin: Admin, options: argparse.Namespace) -> int:
@@ -19,16 +21,19 @@ async def show(admin: Admin, options: argparse.Namespace) -> int:
         names = [topic.name for topic in await admin.list_topics(include_internal=True)]
     topics = await admin.describe_topics(names)
     observers = await observing(admin, topics)
-    found = [
-        document(topic.name, partition, observers.get(topic.name, frozenset()))
-        for topic in topics.values()
-        for partition in topic.partitions
-        if (
-            is_offline(partition)
-            if options.offline
-            else is_under_replicated(partition, observers.get(topic.name, frozenset()))
-        )
-    ]
+    moves = await under_way(admin)
+    found = []
+    for topic in topics.values():
+        watching = observers.get(topic.name, frozenset())
+        for partition in topic.partitions:
+            move = moves.get(TopicPartition(topic.name, partition.partition))
+            adding = frozenset() if move is None else frozenset(move.adding)
+            if (
+                is_offline(partition)
+                if options.offline
+                else is_under_replicated(partition, watching | adding)
+            ):
+                found.append(document(topic.name, partition, watching, adding))
     if options.json:
         print_json(found)
     elif found:
@@ -37,27 +42,35 @@ async def show(admin: Admin, options: argparse.Namespace) -> int:
     else:
         what = "without a leader" if options.offline else "under-replicated"
         note(f"no partition is {what}")
+    moving = sum(where.topic in topics for where in moves)
+    if moving:
+        are = "partition is" if moving == 1 else "partitions are"
+        note(f"{moving:,} {are} being moved: scriba cluster reassign --list")
     return 0
+
+
+async def under_way(admin: Admin) -> dict[TopicPartition, Reassignment]:
+    """The reassignments; none where no controller tells."""
+    try:
+        return await admin.list_partition_reassignments(timeout_ms=PATIENCE_MS)
+    except ClientError:
+        return {}
 
 
 def is_offline(partition: PartitionDescription) -> bool:
     return partition.leader is None
 
 
-def is_under_replicated(
-    partition: PartitionDescription, observers: frozenset[int] = frozenset()
-) -> bool:
-    """Observers are never in sync, and never missed."""
-    return bool(missing(partition, observers))
-
-
-def missing(partition: PartitionDescription, observers: frozenset[int]) -> list[int]:
-    known = {*partition.isr, *observers}
+def missing(partition: PartitionDescription, beside: frozenset[int]) -> list[int]:
+    known = {*partition.isr, *beside}
     return [each for each in partition.replicas if each not in known]
 
 
 def document(
-    topic: str, partition: PartitionDescription, observers: frozenset[int] = frozenset()
+    topic: str,
+    partition: PartitionDescription,
+    observers: frozenset[int] = frozenset(),
+    adding: frozenset[int] = frozenset(),
 ) -> dict[str, Any]:
     return {
         "topic": topic,
@@ -66,8 +79,9 @@ def document(
         "leader_epoch": partition.leader_epoch,
         "replicas": list(partition.replicas),
         "isr": list(partition.isr),
-        "missing": missing(partition, observers),
+        "missing": missing(partition, observers | adding),
         "observers": [each for each in partition.replicas if each in observers],
+        "adding": [each for each in partition.replicas if each in adding],
         "waits_for": waits_for(partition),
     }
 

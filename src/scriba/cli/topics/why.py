@@ -3,15 +3,16 @@
 import argparse
 import re
 import time
-from typing import Any, Final
+from typing import Final
 
 from scriba.cli.output import counted, note, print_json, print_lines
 from scriba.cli.problems import CommandError
 from scriba.cli.session import timeout_ms, with_admin
 from scriba.client import Admin
 from scriba.client.admin.model import TopicDescription
-from scriba.client.diagnosis.explain import NOT_PREFERRED, WELL, page
+from scriba.client.diagnosis.explain import is_well
 from scriba.client.diagnosis.gather import PATIENCE_MS, explained
+from scriba.client.diagnosis.page import page
 
 _PARTITION: Final = re.compile(r"(.+)[-:](\d+)")
 
@@ -24,16 +25,16 @@ async def run(admin: Admin, options: argparse.Namespace) -> int:
     if options.json:
         print_json(documents)
         return 0
-    shown = [each for each in documents if number is not None or not _is_well(each)]
+    shown = [each for each in documents if number is not None or not is_well(each)]
     if shown:
         print_lines("\n\n".join(page(each, now_ms) for each in shown))
     else:
         note(f"all is well with {counted(len(documents), 'partition')} of {topic.name}")
+        moving = sum(each["move"] is not None for each in documents)
+        if moving:
+            are = "1 of them is" if moving == 1 else f"{moving} of them are"
+            note(f"{are} being moved: scriba cluster reassign --list")
     return 0
-
-
-def _is_well(document: dict[str, Any]) -> bool:
-    return document["state"] in (WELL, NOT_PREFERRED)
 
 
 async def named(admin: Admin, text: str) -> tuple[TopicDescription, int | None]:

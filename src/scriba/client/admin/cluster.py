@@ -19,6 +19,7 @@ from scriba.client.admin.requests import (
     LAST_FETCH_BY_NAME,
     alter_log_dirs,
     alter_reassignments,
+    describe_log_dirs,
     elect_leaders,
     ends_of_replicas,
     fetch_of_replicas,
@@ -70,13 +71,19 @@ class ClusterAdmin:
         )
 
     async def describe_log_dirs(
-        self, brokers: Iterable[int] | None = None, *, timeout_ms: int | None = None
+        self,
+        brokers: Iterable[int] | None = None,
+        *,
+        partitions: Iterable[tuple[str, int]] | None = None,
+        timeout_ms: int | None = None,
     ) -> dict[int, list[LogDir]]:
-        """The log directories of these brokers, or of all, with every replica in them."""
+        """The log directories of these brokers, or of all, each with the replicas in it: every one,
+        or those of these partitions. What is wrong with a directory is its `error`."""
+        wanted = None if partitions is None else [TopicPartition(*where) for where in partitions]
         await self._calls.cluster.ready(self._calls.limit(timeout_ms))
         found: dict[int, list[LogDir]] = {}
         for node in list(self._calls.cluster.nodes) if brokers is None else brokers:
-            request = wire.DescribeLogDirsRequest(topics=None)
+            request = describe_log_dirs(wanted)
             answer = await self._calls.once(
                 request,
                 wire.DescribeLogDirsResponse,
@@ -84,8 +91,6 @@ class ClusterAdmin:
                 f"log directories of {node}",
                 node,
             )
-            for directory in answer.results:
-                raise_for(directory.error_code, about=f"broker {node}, {directory.log_dir}")
             found[node] = [read_log_dir(directory) for directory in answer.results]
         return found
 

@@ -187,6 +187,8 @@ class LogDir:
     usable_bytes: int | None
     cordoned: bool = False
     """Whether it gets no new replicas (KIP-1066)."""
+    error: ErrorCode | None = None
+    """What is wrong with it: of one that is offline nothing else is known."""
 
 
 @dataclass(slots=True, frozen=True)

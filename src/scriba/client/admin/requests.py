@@ -226,6 +226,21 @@ def alter_reassignments(
     )
 
 
+def describe_log_dirs(partitions: Iterable[TopicPartition] | None) -> wire.DescribeLogDirsRequest:
+    """Of these partitions, or of all."""
+    if partitions is None:
+        return wire.DescribeLogDirsRequest(topics=None)
+    topics: dict[str, list[int]] = {}
+    for where in partitions:
+        topics.setdefault(where.topic, []).append(where.partition)
+    return wire.DescribeLogDirsRequest(
+        topics=[
+            wire.DescribableLogDirTopic(topic=topic, partitions=numbers)
+            for topic, numbers in topics.items()
+        ]
+    )
+
+
 def alter_log_dirs(moves: Mapping[TopicPartition, str]) -> wire.AlterReplicaLogDirsRequest:
     dirs: dict[str, dict[str, list[int]]] = {}
     for where, path in moves.items():

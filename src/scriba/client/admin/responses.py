@@ -109,6 +109,7 @@ def read_log_dir(said: DescribeLogDirsResult) -> LogDir:
         said.total_bytes if said.total_bytes >= 0 else None,
         said.usable_bytes if said.usable_bytes >= 0 else None,
         said.is_cordoned,
+        error_code(said.error_code) if said.error_code else None,
     )
 
 

@@ -4,7 +4,7 @@ import asyncio
 import json
 from typing import Final
 
-from scriba.client.diagnosis.explain import EventFacts
+from scriba.client.diagnosis.facts import EventFacts
 from scriba.runtime.ports import EOF, WOULD_BLOCK, Buffer, Net, Stream
 
 MOST_BYTES: Final = 16 << 20

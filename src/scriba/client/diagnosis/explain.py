@@ -1,27 +1,40 @@
-"""Why a partition is as it is, and what can be done: from facts to a document, and to a page.
+"""Why a partition is as it is, and what can be done: from facts to a document.
 
 Nothing is asked here: whoever gathers the facts (`client.diagnosis.gather`) hands them over, and
 what could not be found out is missing in them. The document is what `scriba topic why --json`
-prints; the page tells the same, on a terminal and in the error of a producer.
+prints; the page (`client.diagnosis.page`) tells the same, on a terminal and in the error of a
+producer.
 
 What a choice would lose is judged by what is known of the replicas that answer. A replica that is
 away may have more, so that it is said which ones nobody could ask.
 """
 
 import re
-from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
-from typing import Any, Final, NamedTuple
+from collections.abc import Collection, Sequence
+from typing import Any, Final
 
 from scriba.client.admin.model import PartitionDescription
-from scriba.client.model import TopicPartition
-from scriba.text import counted, table
+from scriba.client.diagnosis.facts import BrokerFacts, EventFacts, Facts
+from scriba.client.diagnosis.log_dirs import (
+    ABOUT_DIRS,
+    FULL,
+    NEARLY_FULL,
+    closed_by,
+    condition,
+    is_about,
+    log_dir_of,
+    troubled,
+    ways_out,
+)
+from scriba.client.diagnosis.times import ago
+from scriba.text import counted
 
-WELL, NOT_PREFERRED, UNDER_REPLICATED, UNDER_MIN_ISR, OFFLINE = (
+WELL, NOT_PREFERRED, UNDER_REPLICATED, UNDER_MIN_ISR, CLOSED, OFFLINE = (
     "well",
     "well, but not led by its first replica",
     "under-replicated",
     "under min.insync.replicas",
+    "closed to producers",
     "offline",
 )
 
@@ -37,66 +50,34 @@ _ABOUT_ALL: Final = frozenset({"partitions_leaderless", "unclean_election"})
 _ENDED: Final = re.compile(r"its log ended at (\d+)")
 
 
-class BrokerFacts(NamedTuple):
-    address: str | None
-    """None for one that is not registered."""
-    fenced: bool
-    answers: bool
-
-
-class Held(NamedTuple):
-    """What a broker says of its replica."""
-
-    start_offset: int
-    end_offset: int
-    high_watermark: int | None
-    error: str | None = None
-    epoch: int = -1
-    """The newest leader epoch in its log."""
-
-
-class EventFacts(NamedTuple):
-    node: int
-    time_ms: int
-    kind: str
-    about: str
-    text: str
-
-
-class Facts(NamedTuple):
-    topic: str
-    partition: PartitionDescription
-    brokers: Mapping[int, BrokerFacts]
-    held: Mapping[int, Held]
-    """By broker; of those that did not answer there is nothing."""
-    min_insync: int
-    events: Sequence[EventFacts]
-    unheard: Mapping[int, str]
-    """Brokers whose events could not be read, and why."""
-    now_ms: int
-    asks: bool = True
-    """Whether the controller asks replicas what they have before an unclean election."""
-    observers: Mapping[int, str] = {}
-    """Replicas that observe, each with its rack: nobody waits for them, and none is elected."""
-
-    @property
-    def voters(self) -> list[int]:
-        return [each for each in self.partition.replicas if each not in self.observers]
-
-    @property
-    def where(self) -> TopicPartition:
-        return TopicPartition(self.topic, self.partition.partition)
-
-
 def state(facts: Facts) -> str:
-    partition = facts.partition
-    if partition.leader is None:
+    if facts.partition.leader is None:
         return OFFLINE
+    return _replication(facts) if closed_by(facts) is None else CLOSED
+
+
+def _replication(facts: Facts) -> str:
+    """The state of a partition that has a leader, by its in-sync replicas."""
+    partition = facts.partition
     if len(partition.isr) < min(facts.min_insync, len(partition.replicas)):
         return UNDER_MIN_ISR
-    if len(partition.isr) < len(facts.voters):
+    if is_under_replicated(partition, {*facts.observers, *facts.adding}):
         return UNDER_REPLICATED
-    return WELL if partition.leader == partition.replicas[0] else NOT_PREFERRED
+    first = partition.replicas[0]
+    return WELL if partition.leader == first or first in facts.adding else NOT_PREFERRED
+
+
+def is_under_replicated(partition: PartitionDescription, beside: Collection[int] = ()) -> bool:
+    """Whether fewer are in sync than should be, as the metric counts. `beside` are those that
+    nobody misses: observers, and replicas that a reassignment adds."""
+    return len(partition.isr) < sum(each not in beside for each in partition.replicas)
+
+
+def is_well(document: dict[str, Any]) -> bool:
+    """Whether there is nothing to tell of a partition that was not asked for by its number."""
+    copies = [] if document["move"] is None else document["move"]["copies"]
+    stuck = any(each["stuck"] for each in copies)
+    return document["state"] in (WELL, NOT_PREFERRED) and not stuck
 
 
 def explain(facts: Facts) -> dict[str, Any]:
@@ -120,8 +101,10 @@ def explain(facts: Facts) -> dict[str, Any]:
         "silent": [
             {"broker": each, "had": _last_word(facts, each, relevant)}
             for each in partition.replicas
-            if _end(facts, each) is None
+            if _end(facts, each) is None and each not in facts.adding
         ],
+        "move": _move(facts, relevant),
+        "log_dirs": troubled(facts),
         "awaited": [{"broker": each, "why": _absence(facts, each, relevant)} for each in awaited],
         "events": [each._asdict() for each in relevant[-SHOWN:]],
         "unheard": [{"node": node, "why": why} for node, why in sorted(facts.unheard.items())],
@@ -138,6 +121,8 @@ def _meaning(facts: Facts) -> str:
     match state(facts):
         case "offline":
             return "nobody leads it: it can be neither written nor read"
+        case "closed to producers":
+            return _closed(facts)
         case "under min.insync.replicas":
             return (
                 f"{in_sync} of {count} replicas in sync, {facts.min_insync} needed: producers with "
@@ -145,10 +130,26 @@ def _meaning(facts: Facts) -> str:
             )
         case "under-replicated":
             return f"{in_sync} of {count} replicas in sync: it can be written and read"
+        case "well" if _awaited(facts):
+            return f"{in_sync} replicas in sync, as many as before it was moved"
         case "well":
             return f"all {count} replicas in sync" if count > 1 else "its one replica leads it"
         case _:
             return f"all {count} replicas in sync; broker {partition.replicas[0]} should lead"
+
+
+def _closed(facts: Facts) -> str:
+    found = closed_by(facts)
+    assert found is not None
+    directory, wrong = found
+    told = (
+        f"its leader, broker {facts.partition.leader}, takes no records, since {directory.path} is "
+        f"{wrong}; it can be read"
+    )
+    if _replication(facts) == UNDER_MIN_ISR:
+        count = counted(len(facts.partition.isr), "replica")
+        told += f". Beside that only {count} in sync, {facts.min_insync} needed"
+    return told
 
 
 def _awaited(facts: Facts) -> list[int]:
@@ -165,6 +166,8 @@ def _role(facts: Facts, broker: int) -> str:
         return "leader"
     if broker in partition.isr:
         return "in sync"
+    if broker in facts.adding:
+        return "being added"
     if broker in (partition.eligible_leader_replicas or ()):
         return "eligible"
     if broker in (partition.last_known_elr or ()):
@@ -176,6 +179,7 @@ def _replica(facts: Facts, broker: int) -> dict[str, Any]:
     held = facts.held.get(broker)
     known = facts.brokers.get(broker)
     known_end = held is not None and held.error is None
+    directory = log_dir_of(facts, broker)
     return {
         "broker": broker,
         "address": known.address if known is not None else None,
@@ -187,6 +191,7 @@ def _replica(facts: Facts, broker: int) -> dict[str, Any]:
         "epoch": held.epoch if held is not None and known_end and held.epoch >= 0 else None,
         "high_watermark": held.high_watermark if held is not None else None,
         "error": held.error if held is not None else None,
+        "log_dir": None if directory is None else directory.path,
     }
 
 
@@ -249,10 +254,12 @@ def _absence(facts: Facts, broker: int, relevant: Sequence[EventFacts]) -> str:
             why = f"broker {broker} is up, and cannot use its replica: {held.error}"
         case _:
             why = f"broker {broker} is up, and {_behind(facts, broker)}"
+    if (unusable := _unusable(facts, broker)) is not None:
+        why += f"; its log directory {unusable[0]} is {unusable[1]}"
     named = [each for each in relevant if _names(each, broker)]
     if named:
         last = named[-1]
-        why += f" ({last.kind} {_ago(facts.now_ms - last.time_ms)}: {last.text})"
+        why += f" ({last.kind} {ago(facts.now_ms - last.time_ms)}: {last.text})"
     return why
 
 
@@ -267,11 +274,63 @@ def _behind(facts: Facts, broker: int) -> str:
     return "has everything: it is let in within moments"
 
 
+# -- where to ------------------------------------------------------------------------------------
+
+
+def _move(facts: Facts, relevant: Sequence[EventFacts]) -> dict[str, Any] | None:
+    """How far a reassignment has come."""
+    if facts.move is None:
+        return None
+    leader = facts.partition.leader
+    held = facts.held.get(leader) if leader is not None else None
+    copies = []
+    for broker in facts.move.adding:
+        end = _end(facts, broker)
+        has = of = None
+        if end is not None and held is not None and held.error is None:
+            of = held.end_offset - held.start_offset
+            has = min(max(end - held.start_offset, 0), of)
+        stuck = broker in _stuck(facts)
+        if broker in facts.partition.isr:
+            why = f"broker {broker} has caught up"
+        elif has is not None and not stuck:
+            why = f"broker {broker} has {has:,} of {counted(of or 0, 'record')}"
+        else:
+            why = _absence(facts, broker, relevant)
+        copies.append({"broker": broker, "stuck": stuck, "records": has, "of": of, "why": why})
+    return {
+        "to": list(facts.move.target),
+        "adding": list(facts.move.adding),
+        "removing": list(facts.move.removing),
+        "copies": copies,
+    }
+
+
+def _stuck(facts: Facts) -> list[int]:
+    """Brokers that cannot take the replica that a reassignment gives them."""
+    return [
+        each
+        for each in facts.adding
+        if each not in facts.partition.isr
+        and (_broker_state(facts.brokers.get(each)) != "up" or _unusable(facts, each) is not None)
+    ]
+
+
+def _unusable(facts: Facts, broker: int) -> tuple[str, str] | None:
+    """The log directory of a replica that takes nothing from its leader either, and why."""
+    directory = log_dir_of(facts, broker)
+    wrong = None if directory is None else condition(facts, broker, directory)
+    if directory is None or wrong in (None, NEARLY_FULL):
+        return None
+    return directory.path, wrong
+
+
 # -- since when ----------------------------------------------------------------------------------
 
 
 def _relevant(facts: Facts) -> list[EventFacts]:
-    """Events about this partition, or about brokers that hold it, oldest first."""
+    """Events about this partition, about brokers that hold it, or about the log directories in
+    which they do, oldest first."""
     name = f"{facts.topic}-{facts.partition.partition}"
     listed = re.compile(rf"(?<![\w.-]){re.escape(name)}(?![\w.-])")
     holders = {f"broker {each}" for each in facts.partition.replicas}
@@ -281,6 +340,7 @@ def _relevant(facts: Facts) -> list[EventFacts]:
         if each.about == name
         or (each.kind in _ABOUT_ALL and listed.search(each.text))
         or (each.kind in _ABOUT_BROKERS and each.about in holders)
+        or is_about(facts, each)
     ]
     return sorted(found, key=lambda each: (each.time_ms, each.node))
 
@@ -290,7 +350,7 @@ def _names(event: EventFacts, broker: int) -> bool:
         return event.text.startswith(f"replica {broker} ")
     if event.kind in ("broker_lost", "broker_fenced", "broker_unfenced"):
         return event.about == f"broker {broker}"
-    return event.node == broker and event.kind not in _ABOUT_BROKERS | _ABOUT_ALL
+    return event.node == broker and event.kind not in _ABOUT_BROKERS | _ABOUT_ALL | ABOUT_DIRS
 
 
 def _since(facts: Facts, relevant: Sequence[EventFacts], awaited: Sequence[int]) -> int | None:
@@ -299,6 +359,14 @@ def _since(facts: Facts, relevant: Sequence[EventFacts], awaited: Sequence[int])
         told = [each.time_ms for each in relevant if each.kind == "partitions_leaderless"]
         if told:
             return told[-1]
+    elif (closed := closed_by(facts)) is not None:
+        began = [
+            each.time_ms
+            for each in relevant
+            if each.kind in ("write_watermark_reached", "log_dir_offline")
+            and (each.node, each.about) == (facts.partition.leader, closed[0].path)
+        ]
+        return began[-1] if began and closed[1] != FULL else None
     left = []
     for broker in awaited:
         times = [
@@ -314,11 +382,18 @@ def _since(facts: Facts, relevant: Sequence[EventFacts], awaited: Sequence[int])
 
 
 def _choices(facts: Facts, awaited: Sequence[int]) -> list[dict[str, Any]]:
-    match state(facts):
+    if facts.partition.leader is None:
+        found = [*_returns(facts, awaited), *_unclean(facts), *_promotion(facts)]
+    else:
+        room = [_choice(*each) for each in ways_out(facts)]
+        found = [*room, *_in_sync_again(facts, awaited)]
+    return [*found, *_end_of_move(facts)]
+
+
+def _in_sync_again(facts: Facts, awaited: Sequence[int]) -> list[dict[str, Any]]:
+    match _replication(facts):
         case "well":
             return []
-        case "offline":
-            return [*_returns(facts, awaited), *_unclean(facts), *_promotion(facts)]
         case "under min.insync.replicas":
             return [*_returns(facts, awaited), _fewer(facts)]
         case "under-replicated":
@@ -343,8 +418,10 @@ def _returns(facts: Facts, awaited: Sequence[int]) -> list[dict[str, Any]]:
         loses = "what its device had not taken when it crashed" if leads_with_loss else "nothing"
         records = None if leads_with_loss else 0
         if _broker_state(known) == "up":
-            held = facts.held.get(broker)
-            if held is not None and held.error is not None:
+            held, unusable = facts.held.get(broker), _unusable(facts, broker)
+            if unusable is not None and unusable[1] == FULL:
+                what = f"make room on the volume of {unusable[0]} of broker {broker}"
+            elif held is not None and held.error is not None:
                 what = f"see to the log directory of broker {broker}, and restart it"
             else:
                 what = f"wait for broker {broker}"
@@ -354,6 +431,16 @@ def _returns(facts: Facts, awaited: Sequence[int]) -> list[dict[str, Any]]:
             what = f"start broker {broker}{at} again"
             found.append(_choice(what, loses, records, f"scriba node start {broker}"))
     return found
+
+
+def _end_of_move(facts: Facts) -> list[dict[str, Any]]:
+    """For a move that cannot go on: nobody would wait for it elsewhere."""
+    stuck = _stuck(facts)
+    if not stuck:
+        return []
+    name = f"{facts.topic}:{facts.partition.partition}"
+    cancel = f"scriba cluster reassign {name} --cancel"
+    return [*_returns(facts, stuck), _choice("cancel the move", "nothing", 0, cancel)]
 
 
 def _unclean(facts: Facts) -> list[dict[str, Any]]:
@@ -428,71 +515,3 @@ def _brokers(names: Sequence[str]) -> str:
     if len(names) == 1:
         return f"broker {names[0]}"
     return f"brokers {', '.join(names[:-1])} and {names[-1]}"
-
-
-# -- the page ------------------------------------------------------------------------------------
-
-
-def page(document: dict[str, Any], now_ms: int) -> str:
-    since = document["since_ms"]
-    lasting = f" since {_time(since)} ({_ago(now_ms - since)})" if since is not None else ""
-    lines = [
-        f"{document['topic']}-{document['partition']} is {document['state']}{lasting}: "
-        f"{document['means']}",
-        "",
-        *table(
-            ["REPLICA", "BROKER", "ROLE", "START", "END", "COMMITTED"],
-            (
-                (
-                    each["broker"],
-                    each["broker_state"],
-                    each["role"] if each["lag"] is None else f"{each['role']} (-{each['lag']:,})",
-                    each["start_offset"],
-                    each["end_offset"],
-                    each["high_watermark"],
-                )
-                for each in document["replicas"]
-            ),
-        ),
-    ]
-    if document["silent"]:
-        lines += [
-            "",
-            *(
-                f"broker {each['broker']} does not tell: it had {each['had']}"
-                for each in document["silent"]
-            ),
-        ]
-    if document["awaited"]:
-        what = "waits for" if document["leader"] is None else "not in sync"
-        lines += ["", f"{what}:", *(f"  {each['why']}" for each in document["awaited"])]
-    if document["choices"]:
-        lines += ["", "what can be done:"]
-        for each in document["choices"]:
-            lines.append(f"  {each['choice']}; loses {each['loses']}")
-            if each["command"]:
-                lines.append(f"    {each['command']}")
-    if document["events"]:
-        lines += ["", "what the nodes told:"]
-        lines += [
-            f"  {_time(each['time_ms'])}  node {each['node']}  {each['kind']}: "
-            f"{each['about']}: {each['text']}"
-            for each in document["events"]
-        ]
-    if document["state"] not in (WELL, NOT_PREFERRED):
-        lines += [
-            f"  no events of node {each['node']}: {each['why']}" for each in document["unheard"]
-        ]
-    return "\n".join(lines)
-
-
-def _time(ms: int) -> str:
-    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def _ago(ms: int) -> str:
-    seconds = max(ms, 0) // 1000
-    for unit, length in (("day", 86_400), ("hour", 3600), ("minute", 60)):
-        if seconds >= length:
-            return f"{counted(seconds // length, unit)} ago"
-    return f"{counted(seconds, 'second')} ago"

@@ -1,10 +1,10 @@
 """Gathers what all nodes know of a partition, and has it explained.
 
 Only Kafka's own requests are used: DescribeTopicPartitions and DescribeCluster, DescribeConfigs,
-DescribeQuorum, and of each replica ListOffsets and Fetch as a debugging replica, which any of them
-answers. Events come from the address that a node's `scriba.metrics.listener` says, those of
-controllers too: they know who was fenced, and why. Whoever does not answer is left out, and the
-page says so.
+DescribeLogDirs, DescribeQuorum, ListPartitionReassignments, and of each replica ListOffsets and
+Fetch as a debugging replica, which any of them answers. Events come from the address that a node's
+`scriba.metrics.listener` says, those of controllers too: they know who was fenced, and why. Whoever
+does not answer is left out, and the page says so.
 """
 
 import asyncio
@@ -16,10 +16,14 @@ from scriba.client.admin.model import (
     ClusterDescription,
     ConfigEntry,
     ConfigResource,
+    LogDir,
+    Reassignment,
     TopicDescription,
 )
 from scriba.client.diagnosis.events import read_events
-from scriba.client.diagnosis.explain import BrokerFacts, EventFacts, Facts, Held, explain
+from scriba.client.diagnosis.explain import explain
+from scriba.client.diagnosis.facts import BrokerFacts, EventFacts, Facts, Held, LogDirFacts
+from scriba.client.diagnosis.log_dirs import WATERMARK
 from scriba.client.model import TopicPartition
 from scriba.peers.addresses import parse_address
 from scriba.peers.errors import ClientError
@@ -33,6 +37,8 @@ PATIENCE_MS: Final = 3_000
 LISTENER: Final = "scriba.metrics.listener"
 UNCLEAN_WAIT: Final = "scriba.unclean.wait.ms"
 MIN_ISR: Final = "min.insync.replicas"
+CORDONED: Final = "cordoned.log.dirs"
+_ALL_DIRS: Final = "*"
 _ANYWHERE: Final = ("0.0.0.0", "[::]", "::", "")
 
 
@@ -43,6 +49,9 @@ class _Told(NamedTuple):
     """Or why they are not known."""
     asks: bool = False
     """Whether it would ask replicas what they have before an unclean election."""
+    watermark: float = 0.0
+    cordoned: tuple[str, ...] = ()
+    """The directories that its settings cordon."""
 
 
 async def explained(
@@ -53,22 +62,29 @@ async def explained(
     wanted = [TopicPartition(topic.name, p.partition) for p in partitions]
     holders = sorted({broker for p in partitions for broker in p.replicas})
     cluster = await admin.describe_cluster(include_fenced=True, timeout_ms=limit_ms)
-    live = [each.id for each in cluster.nodes if each.id not in cluster.fenced]
-    answers, told, (min_insync, placement) = await asyncio.gather(
+    hosts = {each.id: each.host for each in cluster.nodes if each.id not in cluster.fenced}
+    live = list(hosts)
+    answers, directories, told, (min_insync, placement) = await asyncio.gather(
         _of_each(
             [each for each in holders if each in live],
             lambda broker: _held(admin, broker, wanted, limit_ms),
         ),
-        _told_by_all(admin, cluster, live, limit_ms),
+        _of_each(live, lambda broker: _log_dirs(admin, broker, wanted, limit_ms)),
+        _of_each(live, lambda broker: _told(admin, broker, hosts[broker], limit_ms)),
         _asked_for(admin, topic.name, limit_ms),
     )
+    # Last: a broker that looks for an active controller answers nothing else meanwhile.
+    of_controllers, moves = await asyncio.gather(
+        _told_by_controllers(admin, cluster, limit_ms), _moves(admin, wanted, limit_ms)
+    )
+    said = dict(told) | of_controllers
     racks = {each.id: each.rack for each in cluster.nodes}
     observing = frozenset() if placement is None else placement.observing(racks)
     held = {broker: found for broker, found in answers if found is not None}
     unheard = {broker: "it does not run" for broker in holders if broker not in live}
-    unheard |= {node: said.events for node, said in told.items() if isinstance(said.events, str)}
+    unheard |= {node: each.events for node, each in said.items() if isinstance(each.events, str)}
     events = [
-        each for said in told.values() if not isinstance(said.events, str) for each in said.events
+        event for each in said.values() if not isinstance(each.events, str) for event in each.events
     ]
     brokers = {
         each.id: BrokerFacts(
@@ -76,6 +92,7 @@ async def explained(
         )
         for each in cluster.nodes
     }
+    log_dirs = {broker: _dir_facts(found, said[broker]) for broker, found in directories}
     return [
         explain(
             Facts(
@@ -87,12 +104,61 @@ async def explained(
                 events,
                 unheard,
                 now_ms,
-                any(said.asks for said in told.values()),
+                any(each.asks for each in said.values()),
                 {each: racks[each] or "" for each in partition.replicas if each in observing},
+                moves.get(where),
+                log_dirs,
+                {broker: path for broker, found in directories if (path := _lies(found, where))},
+                topic.internal,
             )
         )
         for partition, where in zip(partitions, wanted, strict=True)
     ]
+
+
+async def _log_dirs(
+    admin: Admin, broker: int, wanted: Sequence[TopicPartition], limit_ms: int
+) -> list[LogDir]:
+    """The directories of a broker, with those of these replicas that are in them."""
+    try:
+        found = await admin.describe_log_dirs([broker], partitions=wanted, timeout_ms=limit_ms)
+    except ClientError:
+        return []
+    return found[broker]
+
+
+def _dir_facts(directories: Sequence[LogDir], said: _Told) -> list[LogDirFacts]:
+    return [
+        LogDirFacts(
+            each.path,
+            None if each.error is None else each.error.name,
+            each.total_bytes,
+            each.usable_bytes,
+            each.cordoned,
+            _ALL_DIRS in said.cordoned or each.path in said.cordoned,
+            said.watermark,
+        )
+        for each in directories
+    ]
+
+
+def _lies(directories: Sequence[LogDir], where: TopicPartition) -> str | None:
+    """The directory in which a broker has its replica, and not the one to which it moves it."""
+    for each in directories:
+        replica = each.replicas.get(where)
+        if replica is not None and not replica.future:
+            return each.path
+    return None
+
+
+async def _moves(
+    admin: Admin, wanted: Sequence[TopicPartition], limit_ms: int
+) -> dict[TopicPartition, Reassignment]:
+    """Those that are under way; none where no controller answers."""
+    try:
+        return await admin.list_partition_reassignments(wanted, timeout_ms=limit_ms)
+    except ClientError:
+        return {}
 
 
 async def _of_each(nodes: Sequence[int], ask: Callable[[int], Awaitable[T]]) -> list[tuple[int, T]]:
@@ -122,29 +188,28 @@ async def _held(
     }
 
 
-async def _told_by_all(
-    admin: Admin, cluster: ClusterDescription, live: Sequence[int], limit_ms: int
+async def _told_by_controllers(
+    admin: Admin, cluster: ClusterDescription, limit_ms: int
 ) -> dict[int, _Told]:
-    """What live brokers, and controllers that are no brokers, tell of themselves."""
-    hosts = {each.id: each.host for each in cluster.nodes if each.id in live}
-    found = await _of_each(live, lambda broker: _told(admin, broker, hosts[broker], limit_ms))
+    """What controllers that are no brokers tell of themselves."""
     known = {each.id for each in cluster.nodes}
     try:
         quorum = await admin.describe_quorum(timeout_ms=limit_ms)
     except ClientError:
-        return dict(found)
+        return {}
     ends = {node: at[0] for node, at in quorum.endpoints.items() if at and node not in known}
-    found += await _of_each(
-        list(ends),
-        lambda node: _told(admin, node, ends[node].host, limit_ms, ends[node].port),
+    return dict(
+        await _of_each(
+            list(ends),
+            lambda node: _told(admin, node, ends[node].host, limit_ms, ends[node].port),
+        )
     )
-    return dict(found)
 
 
 async def _told(
     admin: Admin, node: int, host: str, limit_ms: int, controller_port: int | None = None
 ) -> _Told:
-    names = [LISTENER, UNCLEAN_WAIT]
+    names = [LISTENER, UNCLEAN_WAIT, WATERMARK, CORDONED]
     resource = ConfigResource.broker(node)
     try:
         entries: Mapping[str, ConfigEntry]
@@ -157,21 +222,31 @@ async def _told(
             entries = found[resource]
     except ClientError:
         return _Told("it does not answer")
-    wait = entries.get(UNCLEAN_WAIT)
-    asks = wait is not None and wait.value not in (None, "", "0")
-    listener = entries.get(LISTENER)
-    if listener is None or not listener.value:
-        return _Told(f"it has no {LISTENER}", asks)
-    address = parse_address(listener.value.partition("://")[2])
+    texts = {name: each.value or "" for name, each in entries.items()}
+    return _Told(
+        await _events_at(admin, node, host, texts.get(LISTENER, ""), limit_ms),
+        texts.get(UNCLEAN_WAIT, "") not in ("", "0"),
+        float(texts.get(WATERMARK) or 0),
+        tuple(each.strip() for each in texts.get(CORDONED, "").split(",")),
+    )
+
+
+async def _events_at(
+    admin: Admin, node: int, host: str, listener: str, limit_ms: int
+) -> list[EventFacts] | str:
+    """Of a node that was reached at this host, or why they are not known."""
+    if not listener:
+        return f"it has no {LISTENER}"
+    address = parse_address(listener.partition("://")[2])
     if address is None:
         # Every address of the machine: then also the one by which it was reached.
-        port = listener.value.rpartition(":")[2]
+        port = listener.rpartition(":")[2]
         address = (host, int(port)) if port.isdecimal() else None
     if address is None:
-        return _Told(f"{listener.value} is no address", asks)
+        return f"{listener} is no address"
     if address[0] in _ANYWHERE:
         address = host, address[1]
-    return _Told(await _events(admin, node, *address, limit_ms), asks)
+    return await _events(admin, node, *address, limit_ms)
 
 
 async def _events(

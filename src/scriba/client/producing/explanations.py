@@ -133,8 +133,9 @@ class Explanations:
     async def _page(self, where: TopicPartition) -> str:
         # Nobody who sends in peace pays for these.
         from scriba.client.admin.admin import Admin
-        from scriba.client.diagnosis.explain import NOT_PREFERRED, WELL, page
+        from scriba.client.diagnosis.explain import is_well
         from scriba.client.diagnosis.gather import explained
+        from scriba.client.diagnosis.page import page
 
         known = [format_address(node.host, node.port) for node in self._cluster.nodes.values()]
         servers = list(dict.fromkeys([*known, *self._settings.bootstrap_servers]))
@@ -149,6 +150,4 @@ class Explanations:
             # The rest of the time is for those who do not answer, and for the others to be told.
             limit_ms, now_ms = PATIENCE_MS // 2, self._clock.wall_ms()
             (document,) = await explained(admin, topic, where.partition, limit_ms, now_ms)
-        if document["state"] in (WELL, NOT_PREFERRED):
-            return ""
-        return page(document, now_ms)
+        return "" if is_well(document) else page(document, now_ms)
