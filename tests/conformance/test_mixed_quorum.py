@@ -1,19 +1,23 @@
-"""A quorum of controllers of both kinds: they copy each other's log and snapshots, and lead in
-turn."""
+"""A quorum of controllers of both kinds, founded by either: they copy each other's log and
+snapshots, and lead in turn, while a broker of each kind serves."""
 
-import base64
 import re
-import uuid
 from pathlib import Path
 
+from confluent_kafka import Producer
+
 from tools.kafka.broker_fixtures import eventually
-from tools.kafka.brokers import HOST, free_port
+from tools.kafka.brokers import HOST, free_port, new_cluster_id
+from tools.kafka.clusters import create, described
 from tools.kafka.kafka_jars import Tools
-from tools.kafka.mixed import MixedKafka, MixedScriba, Node, Seat
+from tools.kafka.mixed import Kind, MixedKafka, MixedScriba, Node, Seat
+from tools.kafka.rawkafka import Connection
 
 KAFKA, FIRST, SECOND = 1, 4, 5
+BROKER_KAFKA, BROKER_SCRIBA = 2, 3
+ALREADY_EXISTS = 36
+JOINS = {"controller.quorum.auto.join.enable": "true"}
 SHORT_LOG = {
-    "controller.quorum.auto.join.enable": "true",
     "metadata.log.segment.ms": "500",
     "metadata.log.max.record.bytes.between.snapshots": "1000",
     "metadata.max.retention.bytes": "1",
@@ -23,30 +27,89 @@ SHORT_LOG = {
 
 
 class Quorum:
-    """One controller of Apache Kafka that made the cluster, two of Scriba that join it."""
+    """Controllers 1, 4 and 5, one of which founds the cluster, and a broker of each kind."""
 
     def __init__(self, folder: Path, tools: Tools) -> None:
-        ports = {number: free_port() for number in (KAFKA, FIRST, SECOND)}
-        where = ",".join(f"{HOST}:{port}" for port in ports.values())
-        self._tools = tools
-        self.kafka = MixedKafka(
-            folder / "kafka", Seat(KAFKA, "controller", where), ports[KAFKA], SHORT_LOG, tools
-        )
-        self.nodes: dict[int, Node] = {KAFKA: self.kafka}
-        for number in (FIRST, SECOND):
-            self.nodes[number] = MixedScriba(
-                folder / f"scriba-{number}",
-                Seat(number, "controller", where),
-                ports[number],
-                SHORT_LOG,
-            )
+        self._folder, self._tools = folder, tools
+        self._ports = {number: free_port() for number in (KAFKA, FIRST, SECOND)}
+        self.nodes: dict[int, Node] = {}
+        self.brokers: dict[int, Node] = {}
 
-    def found(self) -> None:
-        cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode()[:22]
-        off = ("share", "streams")
-        self.kafka.format(
-            cluster_id, "--standalone", *(f"--feature={name}.version=0" for name in off)
-        )
+    def _where(self, *numbers: int) -> str:
+        return ",".join(f"{HOST}:{self._ports[number]}" for number in numbers or self._ports)
+
+    def kafka(self, number: int, seat: Seat, port: int, settings: dict[str, str]) -> MixedKafka:
+        return MixedKafka(self._folder / f"kafka-{number}", seat, port, settings, self._tools)
+
+    def scriba(self, number: int, seat: Seat, port: int, settings: dict[str, str]) -> MixedScriba:
+        return MixedScriba(self._folder / f"scriba-{number}", seat, port, settings)
+
+    def found(self, kind: Kind) -> Node:
+        """The first controller, which makes the cluster; it is started."""
+        number = KAFKA if kind == "kafka" else FIRST
+        seat = Seat(number, "controller", self._where(number))
+        if kind == "kafka":
+            made: Node = self.kafka(number, seat, self._ports[number], SHORT_LOG)
+            off = (f"--feature={name}.version=0" for name in ("share", "streams"))
+            assert isinstance(made, MixedKafka)
+            made.format(new_cluster_id(), "--standalone", *off)
+        else:
+            made = self.scriba(number, seat, self._ports[number], SHORT_LOG)
+        self.nodes[number] = made
+        made.start()
+        return made
+
+    def cluster_id(self) -> str:
+        meta = next(iter(self.nodes.values())).log_dir / "meta.properties"
+        return meta.read_text().split("cluster.id=")[1].split()[0]
+
+    def join(self) -> None:
+        """All others join, as voters."""
+        settings = SHORT_LOG | JOINS
+        for number in {*self._ports} - {*self.nodes}:
+            seat = Seat(number, "controller", self._where())
+            if number == KAFKA:
+                kafka = self.kafka(number, seat, self._ports[number], settings)
+                kafka.format(self.cluster_id(), "--no-initial-controllers")
+                self.nodes[number] = kafka
+            else:
+                self.nodes[number] = self.scriba(number, seat, self._ports[number], settings)
+            self.nodes[number].start()
+
+    def serve(self) -> None:
+        """A broker of each kind, with the replicas of a topic."""
+        seats = {n: Seat(n, "broker", self._where()) for n in (BROKER_KAFKA, BROKER_SCRIBA)}
+        kafka = self.kafka(BROKER_KAFKA, seats[BROKER_KAFKA], free_port(), {})
+        kafka.format(self.cluster_id(), "--no-initial-controllers")
+        scriba = self.scriba(BROKER_SCRIBA, seats[BROKER_SCRIBA], free_port(), {})
+        self.brokers = {BROKER_KAFKA: kafka, BROKER_SCRIBA: scriba}
+        for node in self.brokers.values():
+            node.start()
+
+    def is_served(self, topic: str) -> None:
+        """A topic is made, both brokers hold it in sync, and each takes records as its leader."""
+        placed = [[BROKER_KAFKA, BROKER_SCRIBA], [BROKER_SCRIBA, BROKER_KAFKA]]
+
+        def made() -> bool:
+            with Connection(self.brokers[BROKER_SCRIBA].port, 60) as connection:
+                told = create(connection, topic, placed)
+                return told == "" or told.startswith(f"error {ALREADY_EXISTS}:")
+
+        eventually(made)
+
+        def in_sync() -> bool:
+            found = []
+            for node in self.brokers.values():
+                with Connection(node.port, 60) as connection:
+                    found += [{*p.isr_nodes} for p in described(connection, topic).values()]
+            return found == [{*self.brokers}] * 4
+
+        eventually(in_sync)
+        where = ",".join(node.bootstrap for node in self.brokers.values())
+        producer = Producer({"bootstrap.servers": where})
+        for at in range(len(placed)):
+            producer.produce(topic, b"x", partition=at)
+        assert producer.flush(300) == 0
 
     def ask(self, name: str, *words: str) -> str:
         """What a tool says that is sent to any controller; nothing while none can answer."""
@@ -85,39 +148,43 @@ class Quorum:
         return min((int(path.stem) for path in folder.glob("*.log")), default=0)
 
     def kill(self) -> None:
-        for node in self.nodes.values():
+        for node in (*self.nodes.values(), *self.brokers.values()):
             node.kill()
+
+
+def drop_before_snapshot(founder: MixedKafka) -> None:
+    """Kafka itself drops what a snapshot holds once a minute."""
+    folder = founder.log_dir / "__cluster_metadata-0"
+    eventually(lambda: len(list(folder.glob("*.log"))) > 2)
+    eventually(lambda: any(int(p.name[:20]) > 0 for p in folder.glob("*.checkpoint")))
+    founder.stop()
+    for path in folder.iterdir():
+        if path.suffix in (".log", ".index", ".timeindex") or path.name.startswith("leader-ep"):
+            path.unlink()
+    founder.start()
 
 
 def test_controllers_of_both_kinds_copy_each_other_and_lead_in_turn(
     tmp_path: Path, tools: Tools
 ) -> None:
     quorum = Quorum(tmp_path, tools)
-    quorum.found()
-    kafka, folder = quorum.kafka, quorum.kafka.log_dir / "__cluster_metadata-0"
     try:
-        kafka.start()
-        eventually(lambda: len(list(folder.glob("*.log"))) > 2)
-        eventually(lambda: any(int(p.name[:20]) > 0 for p in folder.glob("*.checkpoint")))
-        kafka.stop()
-        for path in folder.iterdir():  # Kafka itself drops what a snapshot holds once a minute
-            if path.suffix in (".log", ".index", ".timeindex") or path.name.startswith("leader-ep"):
-                path.unlink()
-        kafka.start()
+        founder = quorum.found("kafka")
+        assert isinstance(founder, MixedKafka)
+        drop_before_snapshot(founder)
         assert quorum.log_start(KAFKA) > 0
-        for number in (FIRST, SECOND):
-            quorum.nodes[number].start()
+        quorum.join()
         quorum.caught_up()
         assert quorum.log_start(FIRST) > 0, "it began with a snapshot of Kafka's"
         quorum.write(0)
 
         end = quorum.standing()[KAFKA][1]
-        kafka.kill()
+        founder.kill()
         lead = quorum.leader()
         assert lead in (FIRST, SECOND)
         quorum.write(1)
         eventually(lambda: quorum.log_start(quorum.leader()) > end)
-        kafka.start()
+        founder.start()
         quorum.caught_up()
         assert quorum.log_start(KAFKA) > end, "it went on with a snapshot of ours"
 
@@ -127,5 +194,27 @@ def test_controllers_of_both_kinds_copy_each_other_and_lead_in_turn(
             quorum.write(level)
             quorum.nodes[lead].start()
             quorum.caught_up()
+    finally:
+        quorum.kill()
+
+
+def test_a_controller_of_kafka_joins_a_quorum_of_scriba_and_both_kinds_serve_on(
+    tmp_path: Path, tools: Tools
+) -> None:
+    """The founder is killed while a broker of each kind serves, and one of the others leads."""
+    quorum = Quorum(tmp_path, tools)
+    try:
+        founder = quorum.found("scriba")
+        eventually(lambda: quorum.log_start(FIRST) > 0)
+        quorum.join()
+        quorum.serve()
+        quorum.caught_up()
+        assert quorum.log_start(KAFKA) > 0, "it began with a snapshot of ours"
+        quorum.is_served("founded")
+        founder.kill()
+        assert quorum.leader() in (KAFKA, SECOND)
+        quorum.is_served("led-by-another")
+        founder.start()
+        quorum.caught_up()
     finally:
         quorum.kill()
