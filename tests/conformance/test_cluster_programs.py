@@ -61,7 +61,10 @@ def described(nodes: ScribaNodes, tools: Tools, topic: str) -> dict[int, tuple[i
     told = run(nodes, tools, "topics", "--describe", "--topic", topic).ok()
     found = re.findall(r"Partition: (\d+)\tLeader: (\S+)\tReplicas: \S+\tIsr: (\S*)", told)
     return {
-        int(partition): (-1 if leader == "none" else int(leader), {*map(int, isr.split(","))})
+        int(partition): (
+            -1 if leader == "none" else int(leader),
+            {int(each) for each in isr.split(",") if each},
+        )
         for partition, leader, isr in found
     }
 
@@ -139,6 +142,45 @@ def test_a_killed_node_is_under_replicated_and_leads_again_when_it_is_told_to(
     assert described(whole, tools, topic) == before
 
 
+def test_an_unclean_election_makes_a_replica_lead_that_lacks_records(
+    whole: ScribaNodes, tools: Tools, topic: str
+) -> None:
+    """Node 2 has what node 3 lacks, and is away: only who asks for it loses that."""
+    placed = ["--replica-assignment", "2:3", "--config", "min.insync.replicas=1"]
+    run(whole, tools, "topics", "--create", "--topic", topic, *placed).ok()
+    elect = ["--topic", topic, "--partition", "0", "--election-type"]
+
+    def is_led(leader: int, *in_sync: int) -> bool:
+        return described(whole, tools, topic)[0] == (leader, {*in_sync})
+
+    eventually(lambda: is_led(2, 2, 3))
+    kept = Producer({"bootstrap.servers": whole.bootstrap})
+    kept.produce(topic, b"kept", partition=0)
+    assert kept.flush(300) == 0
+    whole.nodes[3].kill()
+    eventually(lambda: is_led(2, 2))
+    kept.produce(topic, b"lost", partition=0)
+    assert kept.flush(300) == 0
+    whole.nodes[2].kill()
+    whole.nodes[3].start()
+    eventually(lambda: described(whole, tools, topic)[0][0] == -1)
+    clean = run(whole, tools, "leader-election", *elect, "preferred")
+    assert clean.code == 1
+    assert f"{topic}-0" in clean.out + clean.err
+    assert described(whole, tools, topic)[0][0] == -1
+    unclean = run(whole, tools, "leader-election", *elect, "unclean").ok()
+    assert "Successfully completed leader election (UNCLEAN)" in unclean
+    assert f"{topic}-0" in unclean
+    eventually(lambda: is_led(3, 3))
+    kept.produce(topic, b"after", partition=0)
+    assert kept.flush(300) == 0
+    whole.nodes[2].start()
+    in_sync(whole, tools)
+    assert [*everything(whole, topic, partitions=1).values()] == ["kept", "after"]
+    logs = [whole.nodes[number].log(topic, 0) for number in (2, 3)]
+    assert logs[0] == logs[1], "what only node 2 had is gone there, too"
+
+
 def test_offsets_are_told_wherever_the_leaders_are(
     whole: ScribaNodes, tools: Tools, topic: str
 ) -> None:
@@ -167,14 +209,16 @@ def produce(nodes: ScribaNodes, topic: str, values: list[bytes], **settings: Any
     assert producer.flush(300) == 0
 
 
-def everything(nodes: ScribaNodes, topic: str) -> dict[tuple[int, int], str]:
+def everything(
+    nodes: ScribaNodes, topic: str, partitions: int = PARTITIONS
+) -> dict[tuple[int, int], str]:
     """Values by partition and offset."""
     settings = {"bootstrap.servers": nodes.bootstrap, "group.id": "none"}
     consumer = Consumer({**settings, "enable.auto.commit": False, "enable.partition.eof": True})
-    consumer.assign([TopicPartition(topic, p, OFFSET_BEGINNING) for p in range(PARTITIONS)])
+    consumer.assign([TopicPartition(topic, p, OFFSET_BEGINNING) for p in range(partitions)])
     found: dict[tuple[int, int], str] = {}
     ends = 0
-    while ends < PARTITIONS:
+    while ends < partitions:
         taken: Any = consumer.poll(300)
         assert taken is not None
         if taken.error() is None:

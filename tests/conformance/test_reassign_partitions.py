@@ -41,7 +41,12 @@ class Mover:
         partitions = [
             {"topic": self.topic, "partition": n, "replicas": replicas} for n in range(PARTITIONS)
         ]
-        return self.write("plan", {"version": 1, "partitions": partitions})
+        return self.write(f"plan-{self.topic}", {"version": 1, "partitions": partitions})
+
+    def listed(self) -> str:
+        """The moves of its topic that are under way, a line each."""
+        lines = self.run("--list").ok().splitlines()
+        return "\n".join(line for line in lines if line.startswith(self.topic + "-"))
 
     def write(self, name: str, document: object) -> tuple[str, str]:
         place = self._folder / f"{name}.json"
@@ -71,6 +76,11 @@ class Mover:
 
 @pytest.fixture
 def mover(nodes: ScribaNodes, tools: Tools, topic: str, tmp_path: Path) -> Mover:
+    fill(nodes, tools, topic)
+    return Mover(nodes, tools, topic, tmp_path)
+
+
+def fill(nodes: ScribaNodes, tools: Tools, topic: str) -> None:
     """A topic with records on nodes 1 and 2."""
     assignment = ",".join(["1:2"] * PARTITIONS)
     tools.run(
@@ -81,7 +91,6 @@ def mover(nodes: ScribaNodes, tools: Tools, topic: str, tmp_path: Path) -> Mover
     for n in range(RECORDS):
         producer.produce(topic, b"%d " % n + b"x" * 1000, partition=n % PARTITIONS)
     assert producer.flush(300) == 0
-    return Mover(nodes, tools, topic, tmp_path)
 
 
 def values(nodes: ScribaNodes, topic: str) -> list[int]:
@@ -140,6 +149,40 @@ def test_a_slow_move_is_listed_changed_and_cancelled(nodes: ScribaNodes, mover: 
     assert mover.replicas() == [[1, 2]] * PARTITIONS
     assert mover.throttles() == ""
     assert values(nodes, mover.topic) == [*range(RECORDS)]
+
+
+def test_throttles_that_kafka_configs_sets_hold_a_move_until_it_takes_them_back(
+    nodes: ScribaNodes, tools: Tools, mover: Mover, tmp_path: Path
+) -> None:
+    """Beside it another topic, which is not throttled, is moved at its own pace."""
+    rates = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
+    replicas = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
+
+    def alter(kind: str, name: str, *change: str) -> None:
+        tools.run(
+            "configs", "--bootstrap-server", nodes.bootstrap, "--alter",
+            "--entity-type", kind, "--entity-name", name, *change,
+        ).ok()  # fmt: skip
+
+    free = Mover(nodes, tools, f"free-{mover.topic}", tmp_path)
+    fill(nodes, tools, free.topic)
+    for number in nodes.nodes:
+        alter("brokers", str(number), "--add-config", ",".join(f"{each}={SLOW}" for each in rates))
+    alter("topics", mover.topic, "--add-config", ",".join(f"{each}=*" for each in replicas))
+    assert mover.throttles().count("throttled.rate=") >= 2 * len(nodes.nodes)
+    held, quick = mover.plan([3, 2]), free.plan([3, 2])
+    mover.run("--execute", *held).ok()
+    free.run("--execute", *quick, "--additional").ok()
+    eventually(lambda: "adding: 3" not in free.listed())
+    assert free.replicas() == [[2, 3]] * PARTITIONS
+    assert mover.listed().count("adding: 3. removing: 1.") == PARTITIONS
+    for number in nodes.nodes:
+        alter("brokers", str(number), "--delete-config", ",".join(rates))
+    alter("topics", mover.topic, "--delete-config", ",".join(replicas))
+    eventually(lambda: "adding: 3" not in mover.listed())
+    assert mover.throttles() == ""
+    assert mover.replicas() == [[2, 3]] * PARTITIONS
+    assert values(nodes, mover.topic) == values(nodes, free.topic) == [*range(RECORDS)]
 
 
 def test_a_plan_with_an_unknown_broker_is_refused_with_its_name(mover: Mover) -> None:
