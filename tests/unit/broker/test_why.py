@@ -12,8 +12,10 @@ from scriba.client import Admin, BrokerError, Producer
 from scriba.client.diagnosis.explain import (
     CLOSED,
     OFFLINE,
+    SILENT,
     UNDER_MIN_ISR,
     UNDER_REPLICATED,
+    WAITING,
     WELL,
 )
 from scriba.client.diagnosis.gather import explained
@@ -21,8 +23,8 @@ from scriba.errors import ErrorCode
 from tests.unit.broker.brokers import PORT, Brokers, play
 
 
-async def why(brokers: Brokers, text: str) -> list[dict[str, Any]]:
-    async with Admin(bootstrap_servers=f"b1:{PORT}", _ports=brokers.client) as admin:
+async def why(brokers: Brokers, text: str, server: str = "b1") -> list[dict[str, Any]]:
+    async with Admin(bootstrap_servers=f"{server}:{PORT}", _ports=brokers.client) as admin:
         topic, number = await named(admin, text)
         return await explained(admin, topic, number, 3_000, brokers.client.clock.wall_ms())
 
@@ -57,6 +59,26 @@ def test_a_partition_is_explained_from_well_to_offline() -> None:
         assert ends(dark) == [None, None, 4], "a replica tells what it has without a leader, too"
         assert dark["committed"] == 3, "it never heard that the last one was"
         assert dark["unheard"][1] == {"node": 2, "why": "it does not run"}
+
+    play(script)
+
+
+def test_brokers_that_died_with_the_controller_are_told_though_nobody_fenced_them() -> None:
+    async def script(brokers: Brokers) -> None:
+        await brokers.create("t", (2, 3), (3, 2))
+        for leader, index in ((2, 0), (3, 1)):
+            assert await brokers.produce(leader, "t", b"x", index=index) is ErrorCode.NONE
+        brokers.kill(1)
+        brokers.kill(3)
+        ours, theirs = await why(brokers, "t", "b2")
+        assert (ours["state"], theirs["state"]) == (WAITING, SILENT)
+        assert [ours["controlled"], theirs["controlled"]] == [False, False]
+        assert [[each["broker"] for each in found["awaited"]] for found in (ours, theirs)] == [
+            [3],
+            [3],
+        ]
+        first = [found["choices"][0]["choice"] for found in (ours, theirs)]
+        assert first == ["start controllers until a majority of them is up"] * 2
 
     play(script)
 

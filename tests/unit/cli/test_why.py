@@ -9,14 +9,16 @@ from scriba.client.diagnosis.explain import (
     CLOSED,
     NOT_PREFERRED,
     OFFLINE,
+    SILENT,
     UNDER_MIN_ISR,
     UNDER_REPLICATED,
+    WAITING,
     WELL,
     explain,
     is_well,
 )
 from scriba.client.diagnosis.facts import BrokerFacts, EventFacts, Facts, Held, LogDirFacts
-from scriba.client.diagnosis.page import page
+from scriba.client.diagnosis.page import WHOLE, page, pages
 
 NOW = 1_800_000_000_000
 UP = BrokerFacts("host:9092", fenced=False, answers=True)
@@ -245,14 +247,29 @@ ENDED = EventFacts(
             "up to offset 40 when it left the in-sync set",
         ),
         ({"leader": None, "isr": (), "last": (3,)}, "more than the others, perhaps: it led last"),
-        ({"isr": (1, 2)}, "nobody knows what"),
+        ({"isr": (1, 2)}, None),
     ],
 )
 def test_what_a_silent_replica_had_is_told_as_far_as_others_know(
-    given: dict[str, Any], had: str
+    given: dict[str, Any], had: str | None
 ) -> None:
     document = explain(facts(brokers={3: FENCED}, **given))
     assert document["silent"] == [{"broker": 3, "had": had}]
+
+
+def test_of_many_partitions_the_worst_get_a_page_and_the_others_a_line() -> None:
+    documents = [
+        explain(facts(isr=(1, 2), brokers={3: FENCED})) | {"partition": at} for at in range(7)
+    ]
+    documents[6] = explain(facts(leader=None, isr=(3,), brokers={3: FENCED})) | {"partition": 6}
+    told = pages(documents, NOW)
+    assert told.startswith("orders-6 is offline: ")
+    assert told.count("REPLICA  BROKER") == WHOLE
+    assert [line.split()[0] for line in told.rpartition("\n\n")[2].splitlines()] == [
+        "orders-4",
+        "orders-5",
+    ]
+    assert pages(documents[:2], NOW).count("REPLICA  BROKER") == 2
 
 
 # ---- observers ----
@@ -296,6 +313,37 @@ def test_an_observer_is_not_promoted_while_a_voter_lives() -> None:
         observers={3: "zone-c"},
     )
     assert not any("promote" in each[0] for each in choices(explain(lost)))
+
+
+# ---- a leader that is gone ----
+
+
+@pytest.mark.parametrize("broker", [MUTE, FENCED, GONE])
+def test_a_partition_whose_leader_does_not_answer_cannot_be_written(broker: BrokerFacts) -> None:
+    document = explain(facts(isr=(1, 2), brokers={1: broker, 3: FENCED}))
+    assert document["state"] == SILENT
+    assert "neither written nor read" in document["means"]
+    assert [each["broker"] for each in document["awaited"]] == [1, 3]
+    assert [each[3] for each in choices(document)] == ["scriba node start 1", "scriba node start 3"]
+    assert not is_well(document)
+
+
+def test_a_follower_that_is_in_sync_and_does_not_answer_is_waited_for() -> None:
+    document = explain(facts(isr=(1, 2), brokers={2: MUTE, 3: FENCED}))
+    assert document["state"] == WAITING
+    assert document["means"].startswith("nobody reaches broker 2 from here")
+    assert [each["broker"] for each in document["awaited"]] == [2, 3]
+    assert explain(facts(isr=(1,), brokers={2: MUTE}))["state"] == UNDER_MIN_ISR
+
+
+def test_without_a_controller_a_majority_of_them_comes_first() -> None:
+    document = explain(facts(leader=None, isr=(2,), brokers={2: MUTE}, controlled=False))
+    assert [each[0] for each in choices(document)][:2] == [
+        "start controllers until a majority of them is up",
+        "start broker 2 at host:9092 again",
+    ]
+    assert "no active controller answers" in page(document, NOW)
+    assert "no active controller" not in page(explain(facts()), NOW)
 
 
 # ---- log directories ----

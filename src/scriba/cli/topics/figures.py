@@ -6,16 +6,16 @@ along.
 """
 
 import asyncio
-from collections.abc import Awaitable, Mapping, Sequence
-from typing import Final, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Final
 
-from scriba.client import Admin, ClientError, OffsetSpec, TopicPartition
+from scriba.client import Admin, ClientError, NetworkError, OffsetSpec, TopicPartition
 
 Sizes = dict[TopicPartition, int]
 Offsets = dict[TopicPartition, tuple[int | None, int | None]]
 
-T = TypeVar("T")
-
+PATIENCE_MS: Final = 5_000
+"""How long a leader is waited for."""
 ALONE_MS: Final = 3_000
 """For a single partition, where its leader did not tell all that it was asked for at once."""
 ALONE_AT_ONCE: Final = 64
@@ -38,20 +38,22 @@ async def _told(
     found: dict[TopicPartition, int] = {}
     turns = asyncio.Semaphore(ALONE_AT_ONCE)
 
-    async def ask(partitions: Sequence[TopicPartition], timeout_ms: int | None = None) -> None:
-        asked = admin.list_offsets(dict.fromkeys(partitions, spec), timeout_ms=timeout_ms)
-        told = await _or_none(asked)
-        for where, at in (told or {}).items():
-            if at is not None:
-                found[where] = at.offset
-        if told is None and len(partitions) > 1:
-            await asyncio.gather(*(alone(where) for where in partitions))
+    async def ask(partitions: Sequence[TopicPartition], timeout_ms: int) -> None:
+        try:
+            asked = dict.fromkeys(partitions, spec)
+            told = await admin.list_offsets(asked, timeout_ms=timeout_ms)
+        except ClientError as failure:
+            # One of them may have no end yet. A leader that is not there tells of none.
+            if len(partitions) > 1 and not isinstance(failure.cause or failure, NetworkError):
+                await asyncio.gather(*(alone(where) for where in partitions))
+            return
+        found.update({where: at.offset for where, at in told.items() if at is not None})
 
     async def alone(where: TopicPartition) -> None:
         async with turns:
             await ask([where], ALONE_MS)
 
-    await asyncio.gather(*(ask(part) for part in by_leader.values()))
+    await asyncio.gather(*(ask(part, PATIENCE_MS) for part in by_leader.values()))
     return found
 
 
@@ -59,20 +61,16 @@ async def sizes_of(admin: Admin, leaders: Mapping[TopicPartition, int]) -> Sizes
     """Bytes of each partition at its leader, where that tells."""
 
     async def ask(broker: int) -> Sizes:
-        told = await _or_none(admin.describe_log_dirs([broker]))
+        try:
+            told = await admin.describe_log_dirs([broker], timeout_ms=PATIENCE_MS)
+        except ClientError:
+            return {}
         return {
             where: replica.size
-            for directory in (told or {}).get(broker, ())
+            for directory in told[broker]
             for where, replica in directory.replicas.items()
             if leaders.get(where) == broker and not replica.future
         }
 
     found = await asyncio.gather(*(ask(broker) for broker in sorted(set(leaders.values()))))
     return {where: count for sizes in found for where, count in sizes.items()}
-
-
-async def _or_none(asked: Awaitable[T]) -> T | None:
-    try:
-        return await asked
-    except ClientError:
-        return None

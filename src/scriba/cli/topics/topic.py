@@ -244,7 +244,7 @@ async def _figures(admin: Admin, leaders: dict[TopicPartition, int]) -> tuple[Of
         where = silent[0]
         note(
             f"{counted(len(silent), 'partition')} did not tell the offsets; to see why: "
-            f"scriba topic why {where.topic}-{where.partition}"
+            f"scriba topic why {where.topic}:{where.partition}"
         )
     return offsets, sizes
 

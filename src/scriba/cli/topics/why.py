@@ -12,7 +12,7 @@ from scriba.client import Admin
 from scriba.client.admin.model import TopicDescription
 from scriba.client.diagnosis.explain import is_well
 from scriba.client.diagnosis.gather import PATIENCE_MS, explained
-from scriba.client.diagnosis.page import page
+from scriba.client.diagnosis.page import WHOLE, pages
 
 _PARTITION: Final = re.compile(r"(.+)[-:](\d+)")
 
@@ -27,9 +27,13 @@ async def run(admin: Admin, options: argparse.Namespace) -> int:
         return 0
     shown = [each for each in documents if number is not None or not is_well(each)]
     if shown:
-        print_lines("\n\n".join(page(each, now_ms) for each in shown))
+        print_lines(pages(shown, now_ms))
+        if len(shown) > WHOLE:
+            note(f"for each of them: scriba topic why {topic.name}:N")
     else:
         note(f"all is well with {counted(len(documents), 'partition')} of {topic.name}")
+        if not all(each["controlled"] for each in documents):
+            note("no active controller answers: nobody is elected, and nobody let in sync")
         moving = sum(each["move"] is not None for each in documents)
         if moving:
             are = "1 of them is" if moving == 1 else f"{moving} of them are"
@@ -41,8 +45,11 @@ async def named(admin: Admin, text: str) -> tuple[TopicDescription, int | None]:
     """A topic, and one partition of it if that is named: as events do, or as other commands."""
     there = {topic.name for topic in await admin.list_topics(include_internal=True)}
     name, number = text, None
-    if text not in there and (found := _PARTITION.fullmatch(text)) and found[1] in there:
+    found = _PARTITION.fullmatch(text)
+    if text not in there and found and found[1] in there:
         name, number = found[1], int(found[2])
+    elif found and found[1] in there:
+        note(f"this is the topic {text}; for a partition of {found[1]}: {found[1]}:{found[2]}")
     topic = (await admin.describe_topics([name]))[name]
     if number is not None and number >= len(topic.partitions):
         raise CommandError(

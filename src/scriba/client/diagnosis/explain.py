@@ -29,14 +29,18 @@ from scriba.client.diagnosis.log_dirs import (
 from scriba.client.diagnosis.times import ago
 from scriba.text import counted
 
-WELL, NOT_PREFERRED, UNDER_REPLICATED, UNDER_MIN_ISR, CLOSED, OFFLINE = (
+STATES: Final = (
     "well",
     "well, but not led by its first replica",
     "under-replicated",
+    "waiting for an in-sync replica",
     "under min.insync.replicas",
     "closed to producers",
+    "led by a broker that does not answer",
     "offline",
 )
+"""From the best to the worst."""
+WELL, NOT_PREFERRED, UNDER_REPLICATED, WAITING, UNDER_MIN_ISR, CLOSED, SILENT, OFFLINE = STATES
 
 SHOWN: Final = 10
 """Events that are told, the latest ones."""
@@ -53,6 +57,8 @@ _ENDED: Final = re.compile(r"its log ended at (\d+)")
 def state(facts: Facts) -> str:
     if facts.partition.leader is None:
         return OFFLINE
+    if _broker_state(facts.brokers.get(facts.partition.leader)) != "up":
+        return SILENT
     return _replication(facts) if closed_by(facts) is None else CLOSED
 
 
@@ -61,10 +67,21 @@ def _replication(facts: Facts) -> str:
     partition = facts.partition
     if len(partition.isr) < min(facts.min_insync, len(partition.replicas)):
         return UNDER_MIN_ISR
+    if _silent_in_sync(facts):
+        return WAITING
     if is_under_replicated(partition, {*facts.observers, *facts.adding}):
         return UNDER_REPLICATED
     first = partition.replicas[0]
     return WELL if partition.leader == first or first in facts.adding else NOT_PREFERRED
+
+
+def _silent_in_sync(facts: Facts) -> list[int]:
+    """Followers that count for acks=all, and do not answer."""
+    return [
+        each
+        for each in facts.partition.isr
+        if each != facts.partition.leader and _broker_state(facts.brokers.get(each)) != "up"
+    ]
 
 
 def is_under_replicated(partition: PartitionDescription, beside: Collection[int] = ()) -> bool:
@@ -98,6 +115,7 @@ def explain(facts: Facts) -> dict[str, Any]:
         "last_known": list(partition.last_known_elr or ()),
         "replicas": [_replica(facts, broker) for broker in partition.replicas],
         "committed": _committed(facts),
+        "controlled": facts.controlled,
         "silent": [
             {"broker": each, "had": _last_word(facts, each, relevant)}
             for each in partition.replicas
@@ -121,12 +139,23 @@ def _meaning(facts: Facts) -> str:
     match state(facts):
         case "offline":
             return "nobody leads it: it can be neither written nor read"
+        case "led by a broker that does not answer":
+            return (
+                f"nobody reaches broker {partition.leader} from here: it can be neither written "
+                "nor read until that broker is back or another one leads"
+            )
         case "closed to producers":
             return _closed(facts)
         case "under min.insync.replicas":
             return (
                 f"{in_sync} of {count} replicas in sync, {facts.min_insync} needed: producers with "
                 "acks=all are refused, and consumers see nothing new"
+            )
+        case "waiting for an in-sync replica":
+            missed = _brokers([str(each) for each in _silent_in_sync(facts)])
+            return (
+                f"nobody reaches {missed} from here, in sync by the metadata: producers with "
+                "acks=all wait, and consumers see nothing new, until that is back or left out"
             )
         case "under-replicated":
             return f"{in_sync} of {count} replicas in sync: it can be written and read"
@@ -157,7 +186,10 @@ def _awaited(facts: Facts) -> list[int]:
     partition = facts.partition
     if partition.leader is None:
         return waits_for(partition)
-    return [each for each in facts.voters if each not in partition.isr]
+    missed = [each for each in facts.voters if each not in partition.isr]
+    if state(facts) == SILENT:
+        return [partition.leader, *missed]
+    return [*_silent_in_sync(facts), *missed]
 
 
 def _role(facts: Facts, broker: int) -> str:
@@ -220,8 +252,8 @@ def _committed(facts: Facts) -> int | None:
     return max(marks, default=None)
 
 
-def _last_word(facts: Facts, broker: int, relevant: Sequence[EventFacts]) -> str:
-    """What is known of a replica that does not tell what it has."""
+def _last_word(facts: Facts, broker: int, relevant: Sequence[EventFacts]) -> str | None:
+    """What is known of a replica that does not tell what it has; None if nothing is."""
     partition, committed = facts.partition, _committed(facts)
     trusted = (*partition.isr, *(partition.eligible_leader_replicas or ()))
     if broker in trusted:
@@ -237,7 +269,7 @@ def _last_word(facts: Facts, broker: int, relevant: Sequence[EventFacts]) -> str
         return f"up to offset {ends[-1]:,} when it left the in-sync set"
     if broker in (partition.last_known_elr or ()):
         return "more than the others, perhaps: it led last"
-    return "nobody knows what"
+    return None
 
 
 def _absence(facts: Facts, broker: int, relevant: Sequence[EventFacts]) -> str:
@@ -382,11 +414,17 @@ def _since(facts: Facts, relevant: Sequence[EventFacts], awaited: Sequence[int])
 
 
 def _choices(facts: Facts, awaited: Sequence[int]) -> list[dict[str, Any]]:
-    if facts.partition.leader is None:
+    now = state(facts)
+    if now == OFFLINE:
         found = [*_returns(facts, awaited), *_unclean(facts), *_promotion(facts)]
+    elif now == SILENT:
+        found = _returns(facts, awaited)
     else:
         room = [_choice(*each) for each in ways_out(facts)]
         found = [*room, *_in_sync_again(facts, awaited)]
+    if not facts.controlled and now not in (WELL, NOT_PREFERRED):
+        what = "start controllers until a majority of them is up"
+        found.insert(0, _choice(what, "nothing", 0, None))
     return [*found, *_end_of_move(facts)]
 
 
@@ -396,7 +434,7 @@ def _in_sync_again(facts: Facts, awaited: Sequence[int]) -> list[dict[str, Any]]
             return []
         case "under min.insync.replicas":
             return [*_returns(facts, awaited), _fewer(facts)]
-        case "under-replicated":
+        case "under-replicated" | "waiting for an in-sync replica":
             return _returns(facts, awaited)
         case _:
             first = facts.partition.replicas[0]

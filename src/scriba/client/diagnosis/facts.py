@@ -73,6 +73,8 @@ class Facts(NamedTuple):
     """By broker, the log directory in which its replica is."""
     internal: bool = False
     """Whether brokers themselves write it, and no clients."""
+    controlled: bool = True
+    """Whether an active controller answers: without one nobody is elected or let in sync."""
 
     @property
     def adding(self) -> tuple[int, ...]:

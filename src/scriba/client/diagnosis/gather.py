@@ -77,7 +77,7 @@ async def explained(
     of_controllers, moves = await asyncio.gather(
         _told_by_controllers(admin, cluster, limit_ms), _moves(admin, wanted, limit_ms)
     )
-    said = dict(told) | of_controllers
+    said = dict(told) | (of_controllers or {})
     racks = {each.id: each.rack for each in cluster.nodes}
     observing = frozenset() if placement is None else placement.observing(racks)
     held = {broker: found for broker, found in answers if found is not None}
@@ -88,7 +88,9 @@ async def explained(
     ]
     brokers = {
         each.id: BrokerFacts(
-            f"{each.host}:{each.port}", each.id in cluster.fenced, answers=each.id in held
+            f"{each.host}:{each.port}",
+            each.id in cluster.fenced,
+            answers=each.id in held or bool(dict(directories).get(each.id)),
         )
         for each in cluster.nodes
     }
@@ -110,6 +112,7 @@ async def explained(
                 log_dirs,
                 {broker: path for broker, found in directories if (path := _lies(found, where))},
                 topic.internal,
+                of_controllers is not None,
             )
         )
         for partition, where in zip(partitions, wanted, strict=True)
@@ -190,13 +193,13 @@ async def _held(
 
 async def _told_by_controllers(
     admin: Admin, cluster: ClusterDescription, limit_ms: int
-) -> dict[int, _Told]:
-    """What controllers that are no brokers tell of themselves."""
+) -> dict[int, _Told] | None:
+    """What controllers that are no brokers tell of themselves; None where none is active."""
     known = {each.id for each in cluster.nodes}
     try:
         quorum = await admin.describe_quorum(timeout_ms=limit_ms)
-    except ClientError:
-        return {}
+    except ClientError as failure:
+        return None if failure.retriable else {}
     ends = {node: at[0] for node, at in quorum.endpoints.items() if at and node not in known}
     return dict(
         await _of_each(

@@ -147,7 +147,7 @@ class Explanations:
             _ports=self._cluster.ports,
         ) as admin:
             topic = (await admin.describe_topics([where.topic]))[where.topic]
-            # The rest of the time is for those who do not answer, and for the others to be told.
-            limit_ms, now_ms = PATIENCE_MS // 2, self._clock.wall_ms()
+            # Brokers are waited for, then controllers; the rest is for what goes before and after.
+            limit_ms, now_ms = PATIENCE_MS // 3, self._clock.wall_ms()
             (document,) = await explained(admin, topic, where.partition, limit_ms, now_ms)
         return "" if is_well(document) else page(document, now_ms)
