@@ -202,6 +202,23 @@ def test_a_partition_in_a_directory_that_is_nearly_full_is_told_with_the_ways_ou
         scriba(*words, "-b", cluster.bootstrap, cwd=cluster.cwd)
 
 
+def test_a_node_that_stands_still_does_not_keep_others_from_answering(cluster: Cluster) -> None:
+    """It takes connections, for which a command must not use up its time."""
+    servers = cluster.bootstrap.split(",")
+    with SyncAdmin(bootstrap_servers=cluster.bootstrap) as admin:
+        admin.create_topics([NewTopic("still", assignments={0: [1, 3]})])
+    cluster.node("pause", "3")
+    try:
+        for _ in range(3):
+            where = ("-b", f"{servers[2]},{servers[0]}")
+            assert "still" in scriba("topic", "list", "--names", *where, cwd=cluster.cwd)
+            (why,) = json.loads(scriba("topic", "why", "still", *where, "--json", cwd=cluster.cwd))
+            assert why["replicas"][1]["end_offset"] is None
+    finally:
+        cluster.node("resume", "3")
+    until(lambda: asked(cluster, "topic", "why", "still")[0]["state"] == "well")
+
+
 def test_all_nodes_that_were_killed_are_started_at_once(cluster: Cluster) -> None:
     """One after the other they would wait in vain for a majority of controllers."""
     with SyncAdmin(bootstrap_servers=cluster.bootstrap) as admin:

@@ -60,7 +60,11 @@ def open_admin(options: argparse.Namespace, *, beside_another: bool = False) -> 
     given = client_settings(options, "" if beside_another else "admin")
     if beside_another:
         given = {name: value for name, value in given.items() if name in AdminSettings.table}
-    return Admin({"default.api.timeout.ms": timeout_ms(options)} | given)
+    limit_ms = timeout_ms(options)
+    # A process that stands still takes a connection and says nothing: others need time, too.
+    setup_ms = min(AdminSettings().socket_connection_setup_timeout_ms, max(limit_ms // 4, 1))
+    limits = {"default.api.timeout.ms": limit_ms, "socket.connection.setup.timeout.ms": setup_ms}
+    return Admin(limits | given)
 
 
 _KINDS: Final[dict[str, type[ClientSettings]]] = {
