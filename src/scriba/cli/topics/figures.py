@@ -40,8 +40,7 @@ async def _told(
 
     async def ask(partitions: Sequence[TopicPartition], timeout_ms: int) -> None:
         try:
-            asked = dict.fromkeys(partitions, spec)
-            told = await admin.list_offsets(asked, timeout_ms=timeout_ms)
+            told = await admin.list_offsets(dict.fromkeys(partitions, spec), timeout_ms=timeout_ms)
         except ClientError as failure:
             # One of them may have no end yet. A leader that is not there tells of none.
             if len(partitions) > 1 and not isinstance(failure.cause or failure, NetworkError):
