@@ -1,11 +1,13 @@
 """Keys, nulls, several topics and patterns, and what a terminal is shown."""
 
+import json
 import os
 import pty
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -71,6 +73,68 @@ def test_several_topics_are_read_by_name_and_by_pattern(
     assert scriba("consume", *group).text == "", "the group has read both"
     assert scriba("consume").code == 2
     assert scriba("consume", first, "--pattern", "x").code == 2
+
+
+def test_every_line_is_written_to_all_topics_that_are_named(
+    cluster: Broker, scriba: Scriba, new_topic: Callable[[], str], tmp_path: Path
+) -> None:
+    first, second = new_topic(), new_topic()
+    for name in (first, second):
+        scriba("topic", "create", name)
+    assert piped(cluster, b"a=1\nb=2\n", "produce", first, second, "-K", "=") == (0, b"", b"")
+    (tmp_path / "in").write_text("c=3\n")
+    told = scriba("produce", first, second, str(tmp_path / "in"), "-K", "=", "--partition", "0")
+    assert told.err.startswith("2 records, 4 B in ")
+    for name in (first, second):
+        assert scriba("consume", name, "-e", "-K", "=").text.split() == ["a=1", "b=2", "c=3"]
+
+
+def test_a_topic_that_cannot_be_found_is_told_before_a_line_is_written(
+    cluster: Broker, scriba: Scriba, topic: str
+) -> None:
+    scriba("topic", "create", topic)
+    code, out, err = piped(cluster, b"1\n", "produce", topic, "no topic")
+    assert (code, out) == (1, b"")
+    assert b"no topic" in err
+    assert err.count(b"\n") == 1
+    assert scriba("consume", topic, "-e").text == ""
+
+
+def test_a_line_that_one_of_two_topics_refuses_is_named_with_it(
+    cluster: Broker, scriba: Scriba, new_topic: Callable[[], str]
+) -> None:
+    first, second = new_topic(), new_topic()
+    scriba("topic", "create", first, "-p", "2")
+    scriba("topic", "create", second)
+    lines = b'{"value": "1", "partition": 0}\n{"value": "2", "partition": 1}\n'
+    code, _, err = piped(cluster, lines, "produce", first, second, "--json", "-q")
+    assert code == 1
+    message = json.loads(err)["error"]["message"]
+    assert message.startswith(f"line 2: {second} has no partition 1 ")
+    assert message.endswith("; 3 records were written")
+
+
+def test_lines_go_to_the_topics_that_they_name(
+    cluster: Broker, scriba: Scriba, new_topic: Callable[[], str]
+) -> None:
+    first, second, copy = new_topic(), new_topic(), new_topic()
+    for name in (first, second, copy):
+        scriba("topic", "create", name)
+        piped(cluster, name.encode() + b"\n", "produce", name)
+    copied = scriba("consume", first, second, "-e", "--json").text.encode()
+    assert piped(cluster, copied, "produce", "--json") == (0, b"", b"")
+    for name in (first, second):
+        assert scriba("consume", name, "-e").text.split() == [name, name]
+    assert piped(cluster, copied, "produce", copy, "--json") == (0, b"", b"")
+    assert sorted(scriba("consume", copy, "-e").text.split()) == sorted([first, second, copy])
+    code, _, err = piped(cluster, copied + b'{"value": "?"}\n', "produce", "--json")
+    assert code == 1
+    assert json.loads(err)["error"]["message"] == (
+        "line 3 has no topic, and none is named after `produce`; 2 records were written"
+    )
+    code, _, err = piped(cluster, b'{"value": "?", "topic": "no topic"}\n', "produce", "--json")
+    assert code == 1
+    assert json.loads(err)["error"]["message"].startswith("line 1: ")
 
 
 def test_a_topic_that_comes_later_is_read_when_it_matches(

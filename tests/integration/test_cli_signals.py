@@ -104,6 +104,27 @@ def test_a_file_is_left_where_it_was_and_what_is_lost_is_counted(tmp_path: Path)
     assert "\n0 records, " in told
 
 
+def test_a_line_that_waits_for_room_is_written_once_to_each_topic() -> None:
+    """The signal comes when one topic has got the line and there is no room for the other's."""
+    line = b"x" * 60_000
+    with scriba.testing.broker() as broker:
+        for topic in ("a", "b"):
+            broker.create_topic(topic)
+        broker.fail_next("Produce", "NOT_ENOUGH_REPLICAS", times=1_000_000)
+        words = ["produce", "a", "b", "-X", "buffer.memory=100000"]
+        with begin(broker.bootstrap_servers, *words, stdin=subprocess.PIPE) as process:
+            assert process.stdin is not None
+            assert process.stderr is not None
+            process.stdin.write(line + b"\n")
+            process.stdin.flush()
+            assert b"waiting: a-0: NOT_ENOUGH_REPLICAS" in process.stderr.readline()
+            process.send_signal(signal.SIGTERM)
+            broker.clear_faults()
+            assert process.wait(PATIENCE) == 143
+        for topic in ("a", "b"):
+            assert [record.value for record in broker.records(topic)] == [line]
+
+
 def test_a_second_signal_waits_for_nothing() -> None:
     with scriba.testing.broker() as broker:
         broker.create_topic("t")

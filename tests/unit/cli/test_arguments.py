@@ -7,15 +7,18 @@ import os
 import shlex
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from scriba import __version__
+from scriba.cli.completing.table import places
 from scriba.cli.main import main
 from scriba.cli.parsing.arguments import parser
 from scriba.cli.parsing.commands import below, inner
 from scriba.cli.parsing.examples import EXAMPLES
 from scriba.cli.parsing.positions import Position
+from scriba.cli.records.produce import sort_words
 from tests.typed import present
 
 EVERY = [found for _, found in below(parser())]
@@ -144,7 +147,7 @@ def test_words_and_options_come_in_any_order() -> None:
         ["produce", "t", "lines.txt", "-K", ":"],
     ):
         read = parser().parse_args(words)
-        assert (read.topic, str(read.file), read.key_separator) == ("t", "lines.txt", ":")
+        assert (read.words, read.key_separator) == (["t", "lines.txt"], ":")
     assert parser().parse_args(["topic", "delete", "a", "--json", "b"]).topics == ["a", "b"]
 
 
@@ -174,6 +177,7 @@ def test_a_place_may_begin_with_a_minus() -> None:
         ["consume", "t", "--from", "tomorrow"],
         ["consume", "t", "--format", "%z"],
         ["consume", "t", "--cou", "3"],
+        ["produce", "--pattern", "shop.*"],
         ["group"],
         ["group", "reset", "g"],
         ["group", "reset", "g", "--to", "latest", "--shift", "1"],
@@ -225,6 +229,16 @@ def test_a_word_that_is_nearly_right_is_guessed(capsys: pytest.CaptureFixture[st
             ["produce", "t", "--json", "-K", ":"],
             "--key-separator says nothing about --json; drop one of the two",
         ),
+        (["produce", "-K", ":"], "say where to write; name one topic or more"),
+        (
+            ["produce", "t", "shop.*"],
+            "shop.* is not the name of a topic; records are written to topics by name, only "
+            "consume takes a --pattern",
+        ),
+        (
+            ["produce", "./lines", "t"],
+            "./lines is not the name of a topic; a file to read comes last",
+        ),
         (
             ["consume", "t", "--json", "-f", "%s"],
             "--json and --format both say how to write a record; drop one of the two",
@@ -247,6 +261,45 @@ def test_words_that_do_not_go_together_exit_with_2_and_one_line(
         assert (error["code"], error["exit_code"]) == (None, 2)
     else:
         assert told == f"scriba: {line}\n"
+
+
+def test_a_word_that_may_be_a_topic_or_a_file_is_asked_back(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "lines.txt").touch()
+    monkeypatch.chdir(tmp_path)
+    assert main(["produce", "t", "lines.txt"]) == 2
+    assert capsys.readouterr().err == (
+        "scriba: lines.txt may be a topic, and is a file here; write ./lines.txt to read it, or - "
+        "at the end to read standard input\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "topics", "file"),
+    [
+        (["a"], ["a"], None),
+        (["a", "b", "a"], ["a", "b"], None),
+        (["a", "-"], ["a"], "-"),
+        (["a", "b", "./here"], ["a", "b"], "./here"),
+        (["a", "here", "-"], ["a", "here"], "-"),
+        (["here"], ["here"], None),
+        (["/in"], [], "/in"),
+        ([], [], None),
+    ],
+)
+def test_words_of_produce_are_topics_and_a_file(
+    words: list[str], topics: list[str], file: str | None
+) -> None:
+    assert sort_words(words, lambda word: word.endswith("here")) == (topics, file)
+
+
+def test_options_that_no_help_shows_are_not_completed() -> None:
+    offered = {name for node in places(parser()) for o in node.options for name in o.names}
+    assert "--quiet" in offered
+    assert not offered & {"--child", "--unsynced"}
+    (produce,) = [node for node in places(parser()) if node.path == "scriba produce"]
+    assert not [option for option in produce.options if "--pattern" in option.names]
 
 
 def test_a_file_that_is_not_there_is_told_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:

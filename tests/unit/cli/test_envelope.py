@@ -27,7 +27,7 @@ def test_any_record_comes_back_as_it_was(
     )
     line = to_line(record)
     assert line.splitlines() == [line]
-    assert from_line(line.encode()) == Outgoing(value, key, headers, partition, timestamp)
+    assert from_line(line.encode()) == Outgoing(value, key, headers, partition, timestamp, "t")
 
 
 def test_a_line_as_people_see_it() -> None:
@@ -74,6 +74,8 @@ def test_a_record_without_a_time_gets_one_from_the_producer() -> None:
         ('{"value": "", "partition": -1}', "no whole number from 0 up"),
         ('{"value": "", "partition": true}', "no whole number from 0 up"),
         ('{"value": "", "timestamp": 1.5}', "no whole number from 0 up"),
+        ('{"value": "", "topic": 7}', "a topic that is no name"),
+        ('{"value": "", "topic": ""}', "a topic that is no name"),
     ],
 )
 def test_what_is_no_record_is_refused_with_its_reason(line: str | bytes, complaint: str) -> None:

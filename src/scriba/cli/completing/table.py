@@ -58,6 +58,8 @@ def _place(path: str, parser: argparse.ArgumentParser) -> CommandNode:
     value = Value(Source.NOWHERE)
     commands: dict[str, str] = {}
     for action in parser._actions:
+        if action.help == argparse.SUPPRESS:
+            continue
         if isinstance(action, argparse._SubParsersAction):
             told = {choice.dest: choice.help or "" for choice in action._get_subactions()}
             commands = {name: told.get(name, "") for name in action.choices}

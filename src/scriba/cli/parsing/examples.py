@@ -54,7 +54,9 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     # -- records
     "scriba produce": (
         "echo hello | scriba produce demo",
-        "scriba produce orders orders.jsonl --json --compression zstd",
+        "scriba produce orders ./orders.jsonl --json --compression zstd",
+        "echo hello | scriba produce orders audit",
+        "scriba consume orders invoices --exit --json | scriba produce --json -b other:9092",
         "printf 'k1:v1\\nk2:v2\\n' | scriba produce users --key-separator :",
         "echo k1 | scriba produce users --tombstone",
     ),

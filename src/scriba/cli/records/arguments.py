@@ -1,5 +1,8 @@
 """The words of `scriba produce` and `scriba consume`."""
 
+import argparse
+from typing import NoReturn
+
 from scriba.cli.parsing.options import (
     INT64,
     Commands,
@@ -13,19 +16,29 @@ from scriba.cli.parsing.options import (
 )
 
 
+def by_name(text: str) -> NoReturn:
+    raise argparse.ArgumentTypeError(
+        "records are written to topics by name; `topic list` tells them"
+    )
+
+
 def produce(commands: Commands) -> None:
     made = command(
         commands,
         "produce",
         "scriba.cli.records.produce:run",
         "write records, one for each line",
-        "Writes one record for each line of a file or of standard input.",
-        epilog='Lines of --json are objects such as {"key": "k", "value": "v", "headers": '
+        "Writes one record for each line of a file or of standard input, to each topic named.",
+        epilog="FILE is the last word, - or one with a slash in it: a topic's name has none. "
+        'Lines of --json are objects such as {"key": "k", "value": "v", "headers": '
         '[["name", "v"]], "partition": 0, "timestamp": 1767225600000}; only value is needed. '
+        "Without a TOPIC each of them goes to the topic that it names. "
         'null is Kafka\'s null, {"base64": "..."} stands for bytes that are not UTF-8.',
     )
-    made.add_argument("topic", metavar="TOPIC")
-    made.add_argument("file", nargs="?", metavar="FILE", help="read this (default: stdin)")
+    made.add_argument(
+        "words", nargs="*", metavar="TOPIC", help="one or more; then FILE, or - (default: stdin)"
+    )
+    made.add_argument("--pattern", type=by_name, help=argparse.SUPPRESS)
     made.add_argument(
         "-K", "--key-separator", metavar="TEXT", help="what stands between key and value in a line"
     )

@@ -6,7 +6,7 @@
 A key, a value and a header's value is a string if its bytes are UTF-8, `{"base64": "..."}` if they
 are not, and null for Kafka's null. Headers are pairs, since their order counts and names may come
 twice. Reading needs only `value`; it takes headers as an object too, and passes over what a broker
-decides (topic, offset, timestamp_type).
+decides (offset, timestamp_type).
 """
 
 import base64
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 Headers = Sequence[tuple[str, bytes | None]]
 
-_READ: Final = ("key", "value", "headers", "partition", "timestamp")
-_PASSED_OVER: Final = ("topic", "offset", "timestamp_type")
+_READ: Final = ("topic", "key", "value", "headers", "partition", "timestamp")
+_PASSED_OVER: Final = ("offset", "timestamp_type")
 _BASE64: Final = "base64"
 _WRITTEN_OUT: Final = {
     number: f"\\u{number:04x}"
@@ -47,6 +47,7 @@ class Outgoing(NamedTuple):
     headers: Headers = ()
     partition: int | None = None
     timestamp: int | None = None
+    topic: str | None = None
 
 
 class EnvelopeError(ValueError):
@@ -94,7 +95,14 @@ def from_line(line: bytes | str) -> Outgoing:
         _headers(found.get("headers")),
         _number(found.get("partition"), "partition", _MAX_INT32),
         _number(found.get("timestamp"), "timestamp", _MAX_INT64),
+        _name(found.get("topic")),
     )
+
+
+def _name(given: object) -> str | None:
+    if given is None or (isinstance(given, str) and given):
+        return given
+    raise EnvelopeError("has a topic that is no name")
 
 
 def _bytes(given: object, what: str) -> bytes | None:

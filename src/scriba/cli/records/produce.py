@@ -1,16 +1,18 @@
-"""`scriba produce`: one record for each line.
+"""`scriba produce`: one record for each line, in every topic that was named.
 
-The first record that fails ends the work, named by its line. A signal ends it as the end of the
-input does: what has been read is written first.
+With --json and no topic a line goes to the topic that it names itself. The first record that fails
+ends the work, named by its line. A signal ends it as the end of the input does: what has been read
+is written first.
 """
 
 import argparse
 import asyncio
 import contextlib
+import os
 import sys
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from scriba.cli.output import counted, note, print_event, size, warn
@@ -27,20 +29,50 @@ FAREWELL_MS: Final = 5_000
 """How long records that were read get to be sent after a signal, or after one that failed."""
 
 REPORT_SECONDS: Final = 0.5
+PATTERN: Final = frozenset("*+?|^$\\()[]{}")
+"""No name of a topic has one of these; a regular expression does."""
 
 Parse = Callable[[bytes], Outgoing | None]
 
 
 def run(options: argparse.Namespace) -> int:
+    options.topics, options.file = sort_words(options.words, os.path.isfile)
+    if not options.topics and not options.json:
+        raise Misuse("say where to write", "name one topic or more")
     parse = _parser(options)
     if options.file in (None, "-"):
         if sys.stdin is None:
             raise CommandError("standard input is closed", "name a file to read")
         if sys.stdin.isatty() and not options.quiet:
-            note("each line becomes a record; Ctrl-D ends the input")
+            each = " in each topic" if len(options.topics) > 1 else ""
+            note(f"each line becomes a record{each}; Ctrl-D ends the input")
         return run_session(options, until_stopped(_produce(options, sys.stdin.fileno(), parse)))
     with open(options.file, "rb", buffering=0) as file:
         return run_session(options, until_stopped(_produce(options, file.fileno(), parse)))
+
+
+def sort_words(
+    words: Sequence[str], is_file: Callable[[str], bool]
+) -> tuple[list[str], str | None]:
+    """The topics, and the file to read if the last word is one: `-`, or one with a slash, which no
+    topic has in its name. What could be meant as either is asked back."""
+    named = bool(words) and (words[-1] == "-" or "/" in words[-1])
+    topics = list(dict.fromkeys(words[:-1] if named else words))
+    for topic in topics:
+        if "/" in topic:
+            raise Misuse(f"{topic} is not the name of a topic", "a file to read comes last")
+        if not PATTERN.isdisjoint(topic):
+            raise Misuse(
+                f"{topic} is not the name of a topic",
+                "records are written to topics by name, only consume takes a --pattern",
+            )
+    for topic in topics[1:]:
+        if not named and is_file(topic):
+            raise Misuse(
+                f"{topic} may be a topic, and is a file here",
+                f"write ./{topic} to read it, or - at the end to read standard input",
+            )
+    return topics, words[-1] if named else None
 
 
 async def _produce(options: argparse.Namespace, source: int, parse: Parse) -> int:
@@ -50,7 +82,8 @@ async def _produce(options: argparse.Namespace, source: int, parse: Parse) -> in
     }
     async with Producer(settings | client_settings(options, "producer")) as producer:
         async with watched(producer):
-            await producer.partitions(options.topic)
+            for topic in options.topics:
+                await producer.partitions(topic)
         work = LineProducer(producer, options, parse)
         input = Input(source)
         progress = Progress(input.size) if _watched(options) else None
@@ -81,6 +114,7 @@ async def _wind_up(work: "LineProducer", input: Input) -> None:
         async with asyncio.timeout(FAREWELL_MS / 1000):
             async for chunk in input.pieces():
                 await work.take(chunk)
+            await work.send()
             await work.flush()
             work.reap()
     except TimeoutError:
@@ -105,7 +139,8 @@ class LineProducer:
 
     def __init__(self, producer: Producer, options: argparse.Namespace, parse: Parse) -> None:
         self._producer = producer
-        self._topic: str = options.topic
+        self._topics: list[str] = options.topics
+        self._found = set(self._topics)
         self._partition: int | None = options.partition
         self._repartition: bool = options.repartition
         self._headers = [(name, value.encode()) for name, value in options.header]
@@ -114,6 +149,8 @@ class LineProducer:
         self._lines: deque[bytes] = deque()
         """Read and not sent: a signal may come while there is no room for them."""
         self._line = 0
+        self._ready: deque[tuple[str, Outgoing]] = deque()
+        """Of the line with that number, what is not sent yet."""
         self._under_way: deque[tuple[int, Delivery]] = deque()
         self.sent = 0
         self.bytes = 0
@@ -125,8 +162,8 @@ class LineProducer:
 
     @property
     def unwritten(self) -> int:
-        """Lines that were read and are not known to be written."""
-        return self._lost + len(self._lines)
+        """Records that were read and are not known to be written."""
+        return self._lost + len(self._ready) + len(self._lines) * max(1, len(self._topics))
 
     @property
     def unfinished(self) -> int:
@@ -147,7 +184,7 @@ class LineProducer:
         self._lines.extend(lines)
         if len(self._rest) > LONGEST_LINE:
             raise CommandError(f"line {self._line + 1} is longer than {size(LONGEST_LINE)}")
-        await self._send()
+        await self.send()
         self.reap()
 
     async def finish(self) -> None:
@@ -155,7 +192,7 @@ class LineProducer:
         if self._rest:
             self._lines.append(self._rest)
             self._rest = b""
-            await self._send()
+            await self.send()
         await self._producer.flush()
         self.reap()
 
@@ -164,29 +201,53 @@ class LineProducer:
         with contextlib.suppress(TimedOut):
             await self._producer.flush(FAREWELL_MS)
 
-    async def _send(self) -> None:
-        while self._lines:
-            number = self._line + 1
-            try:
-                record = self._parse(self._lines[0])
-            except ValueError as error:
-                raise CommandError(f"line {number} {error}") from None
-            if record is not None:
-                while (delivery := self._put(record, number)) is None:
+    async def send(self) -> None:
+        """Puts all whole lines on their way, from where an earlier call was ended."""
+        while self._ready or self._lines:
+            if not self._ready:
+                self._line += 1
+                self._ready.extend(self._records(self._lines[0]))
+                self._lines.popleft()
+            while self._ready:
+                topic, record = self._ready[0]
+                if topic not in self._found:
+                    await self._find(topic)
+                while (delivery := self._put(topic, record)) is None:
                     with contextlib.suppress(ClientError):  # told by the next line
                         await self._under_way[0][1]
                     self.reap()
-                self._under_way.append((number, delivery))
+                self._under_way.append((self._line, delivery))
                 self.sent += 1
-            self._line = number
-            self._lines.popleft()
+                self._ready.popleft()
 
-    def _put(self, record: Outgoing, line: int) -> Delivery | None:
+    def _records(self, line: bytes) -> list[tuple[str, Outgoing]]:
+        """What becomes of a line, and where."""
+        try:
+            record = self._parse(line)
+        except ValueError as error:
+            raise CommandError(f"line {self._line} {error}") from None
+        if record is None:
+            return []
+        if self._topics:
+            return [(topic, record) for topic in self._topics]
+        if record.topic is None:
+            raise CommandError(f"line {self._line} has no topic, and none is named after `produce`")
+        return [(record.topic, record)]
+
+    async def _find(self, topic: str) -> None:
+        """Learns of a topic that a line names."""
+        try:
+            await self._producer.partitions(topic)
+        except ClientError as error:
+            raise CommandError(f"line {self._line}: {error}") from error
+        self._found.add(topic)
+
+    def _put(self, topic: str, record: Outgoing) -> Delivery | None:
         """Puts a record on its way; None when another one has to arrive first."""
         partition = self._partition if record.partition is None else record.partition
         try:
             return self._producer.send_nowait(
-                self._topic,
+                topic,
                 record.value,
                 record.key,
                 partition=None if self._repartition else partition,
@@ -198,7 +259,7 @@ class LineProducer:
                 raise
             return None
         except ClientError as error:
-            raise CommandError(f"line {line}: {error}") from error
+            raise CommandError(f"line {self._line}: {error}") from error
 
     def reap(self) -> None:
         """Forgets the records that have arrived; raises if one did not."""
