@@ -21,3 +21,13 @@ def test_figures_and_explanations_are_of_rows_that_there_are() -> None:
     keys = {row.key for row in ROWS}
     assert set(json.loads((HERE / "results.json").read_text())) <= keys
     assert set(report.read_explained(HERE / "explained.md")) <= keys
+
+
+def test_the_page_tells_the_goals_that_rows_have() -> None:
+    """So that a goal which is changed is changed there too."""
+    samples = json.loads((HERE / "results.json").read_text())
+    lines = report.judge([row for row in ROWS if row.key in samples], samples)
+    told = [line.split("|") for line in (HERE / "RESULTS.md").read_text().splitlines()]
+    cells = [tuple(map(str.strip, cell[1:-1])) for cell in told if len(cell) == 9]
+    shown = [(unit, goal) for _, unit, *_, goal, _ in cells if unit not in ("unit", "---")]
+    assert shown == [(line.metric.unit, line.wanted) for line in lines]
