@@ -325,10 +325,12 @@ def test_one_failed_log_costs_its_own_partition_alone(on_both_sides: Both) -> No
         segment.file = _Full(file)
         told = await side.send({"one": [(0, side.batch()), (1, side.batch()), (2, side.batch())]})
         assert [each.error_code for each in told] == [0, ErrorCode.KAFKA_STORAGE_ERROR, 0]
+        (alone,) = await side.send({"one": [(1, side.batch())]})
+        assert alone.error_code == ErrorCode.KAFKA_STORAGE_ERROR
         segment.file = file
 
     fast, _ = on_both_sides(play)
-    assert fast.taken == [1, 1]
+    assert fast.taken == [1, 1, 1]
 
 
 def test_a_defect_in_one_append_is_answered_and_told_of(in_a_node: InANode) -> None:
@@ -446,15 +448,23 @@ def test_bytes_behind_a_request_and_odd_client_ids(in_a_node: InANode, version: 
     in_a_node(script)
 
 
-def test_settings_that_change_between_two_requests(on_both_sides: Both) -> None:
+ONE_AND_SEVERAL = pytest.mark.parametrize("others", [(), (0,)], ids=["one", "several"])
+"""Requests of one partition and of several are taken by functions of their own, with one rule."""
+
+
+@ONE_AND_SEVERAL
+def test_settings_that_change_between_two_requests(
+    on_both_sides: Both, others: tuple[int, ...]
+) -> None:
     async def play(side: Side) -> None:
-        both = {"one": [(0, side.batch()), (1, side.batch())]}
+        both = {"one": [(n, side.batch()) for n in (*others, 1)]}
         await side.send(both)
         partition = side.node.replicas.find("one", 1)
         ordinary = partition.settings
         partition.configure(side.node.replicas.find("small", 0).settings)
-        told = await side.send({"one": [(0, side.batch()), (1, side.batch(50))]})
-        assert [each.error_code for each in told] == [0, ErrorCode.MESSAGE_TOO_LARGE]
+        told = await side.send({"one": [*((n, side.batch()) for n in others), (1, side.batch(50))]})
+        codes = [*(0 for _ in others), ErrorCode.MESSAGE_TOO_LARGE]
+        assert [each.error_code for each in told] == codes
         partition.configure(ordinary)
         await side.send(both)
         await side.send(both)
@@ -463,14 +473,16 @@ def test_settings_that_change_between_two_requests(on_both_sides: Both) -> None:
     assert fast.taken == [1, 0, 1, 1]
 
 
-def test_a_partition_that_leads_no_more(on_both_sides: Both) -> None:
+@ONE_AND_SEVERAL
+def test_a_partition_that_leads_no_more(on_both_sides: Both, others: tuple[int, ...]) -> None:
     async def play(side: Side) -> None:
-        both = {"one": [(0, side.batch()), (1, side.batch())]}
+        both = {"one": [(n, side.batch()) for n in (*others, 1)]}
         await side.send(both)
         partition = side.node.replicas.find("one", 1)
         leader, partition.leader = partition.leader, None
         told = await side.send(both)
-        assert [each.error_code for each in told] == [0, ErrorCode.NOT_LEADER_OR_FOLLOWER]
+        codes = [*(0 for _ in others), ErrorCode.NOT_LEADER_OR_FOLLOWER]
+        assert [each.error_code for each in told] == codes
         partition.leader = leader
         await side.send(both)
 
@@ -478,8 +490,9 @@ def test_a_partition_that_leads_no_more(on_both_sides: Both) -> None:
     assert fast.taken == [1, 0, 1]
 
 
+@ONE_AND_SEVERAL
 def test_too_few_in_sync_replicas_are_found_before_batches_are_judged(
-    on_both_sides: Both, monkeypatch: pytest.MonkeyPatch
+    on_both_sides: Both, monkeypatch: pytest.MonkeyPatch, others: tuple[int, ...]
 ) -> None:
     judged: list[object] = []
     judge = implementation.chosen.judge_produce
@@ -494,14 +507,15 @@ def test_too_few_in_sync_replicas_are_found_before_batches_are_judged(
     )
 
     async def play(side: Side) -> None:
-        both = {"one": [(0, side.batch()), (1, side.batch())]}
+        both = {"one": [(n, side.batch()) for n in (*others, 1)]}
         await side.send(both)
         leader = side.node.replicas.find("one", 1).leader
         assert leader is not None
         leader.replicas, leader.isr = (0, 1), ()  # two are asked for below, none is there
         for _ in range(3):
             told = await side.send(both)
-            assert [each.error_code for each in told] == [0, ErrorCode.NOT_ENOUGH_REPLICAS]
+            codes = [*(0 for _ in others), ErrorCode.NOT_ENOUGH_REPLICAS]
+            assert [each.error_code for each in told] == codes
         await side.send(both, acks=1)
 
     fast, _ = on_both_sides(play, min_insync_replicas=2)
