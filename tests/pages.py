@@ -17,8 +17,9 @@ page shows. What cannot be typed has `<!-- not run: the reason -->` above it, an
 Commands of a page that start a Spark one after the other do so in one Java (`ONE_JAVA`).
 
 A page has a network of its own where the system allows it, so its broker is at port 9092 whatever
-else runs here. The package is the one under test: `pip install` finds it in place, a clone of
-the project's address is one of this checkout, and all else comes from .cache/wheels.
+else runs here. The package is the one under test: `pip install` finds it in place, what is cloned
+from `<address of the repository>` is this checkout, and all else comes from .cache/wheels. Pages of
+`IN_A_CHECKOUT` are typed in a copy of it instead of an empty folder.
 """
 
 import contextlib
@@ -73,6 +74,8 @@ NOT_RUN = {
 }
 """How many blocks of a page say why they are not run."""
 
+IN_A_CHECKOUT = ("README.md",)
+ADDRESS = "<address of the repository>"
 HOME = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]["Repository"]
 WHEELS = ROOT / ".cache" / "wheels"
 TYPED = ("console", "sh", "python")
@@ -142,7 +145,10 @@ def blocks(page: str, source: str | None = None) -> Iterator[Block]:
         end = next(
             (n for n in range(number + 1, len(lines)) if lines[n].strip() == "```"), len(lines)
         )
-        inside = [line.removeprefix(opened[1]) for line in lines[number + 1 : end]]
+        inside = [
+            line.removeprefix(opened[1]).replace(ADDRESS, f"{HOME}.git")
+            for line in lines[number + 1 : end]
+        ]
         yield Block(page, number + 2, opened[2], "\n".join(inside), reason)
         reason = None
         number = end + 1
@@ -214,7 +220,7 @@ class Lasting:
 
 @dataclass
 class Reader:
-    """Somebody at a shell, in a folder that was empty at first."""
+    """Somebody at a shell, in a folder that was empty at first, or a checkout."""
 
     page: str
     folder: Path
@@ -227,7 +233,7 @@ class Reader:
     def sits_down(cls, page: str, place: Path) -> Iterator[Self]:
         folder, scratch = place / "folder", place / "scratch"
         for each in (folder, scratch, place / "home"):
-            each.mkdir(parents=True)
+            each.mkdir(parents=True, exist_ok=each == folder)
         with contextlib.ExitStack() as stack:
             shell = stack.enter_context(
                 subprocess.Popen(
@@ -377,7 +383,8 @@ def environment(place: Path) -> dict[str, str]:
     """A person's: this package, Kafka's commands, and nothing of the test's own."""
     programs = place / "bin"
     programs.mkdir()
-    kafka = f"env PYTHONPATH={ROOT} {sys.executable} -m tools.kafka"
+    # -P: in a checkout its own `tools` would be taken, which has no jars.
+    kafka = f"env PYTHONPATH={ROOT} {sys.executable} -P -m tools.kafka"
     written = {"pip": f"{sys.executable} -m pip"}
     for tool in kafka_jars.TOOLS:
         written |= dict.fromkeys((f"kafka-{tool}", f"kafka-{tool}.sh"), f"{kafka} {tool}")
@@ -427,8 +434,8 @@ def quick_java() -> str:
 
 
 def publish(origin: Path) -> None:
-    """The working tree as the repository that a page clones."""
-    origin.mkdir()
+    """The working tree as a repository, which a page clones or is typed in."""
+    origin.mkdir(parents=True)
     listed = ["git", "-C", str(ROOT), "ls-files", "-co", "--exclude-standard"]
     names = subprocess.run(listed, capture_output=True, text=True, check=True).stdout
     for name in filter(lambda name: (ROOT / name).is_file(), names.splitlines()):
@@ -488,6 +495,8 @@ def read(page: str, place: Path) -> None:
         return
     if any(HOME in block.text for block in found):
         publish(place / "origin")
+    if page in IN_A_CHECKOUT:
+        publish(place / "folder")
     with Reader.sits_down(page, place) as reader:
         if page in ONE_JAVA:
             reader.starts_java()

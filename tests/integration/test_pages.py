@@ -35,6 +35,16 @@ def test_blocks_are_found_with_their_lines_and_reasons() -> None:
     assert second == Block("page.md", 10, "console", "$ lpr", "no printer")
 
 
+def test_the_address_of_the_repository_is_one_that_can_be_typed() -> None:
+    (block,) = blocks("page.md", f"```console\n$ git clone {pages.ADDRESS} scriba\n```\n")
+    assert block.text == f"$ git clone {pages.HOME}.git scriba"
+
+
+def test_no_page_installs_from_an_address_that_does_not_exist() -> None:
+    for page in pages.PAGES:
+        assert pages.HOME not in (pages.ROOT / page).read_text(), page
+
+
 def test_commands_reach_over_lines_while_a_shell_waits_for_more() -> None:
     text = "$ echo 'a\n> b' \\\n  c\na\nb c\n$ cat <<X\n> one\n> X\none"
     assert [(c.text, c.shown) for c in commands(console(text))] == [
