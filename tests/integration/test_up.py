@@ -112,6 +112,25 @@ def test_it_says_where_it_listens_and_ends_cleanly_when_asked(
     assert (tmp_path / "data" / ".kafka_cleanshutdown").exists()
 
 
+@pytest.mark.parametrize("words", [[], ["--nodes", "2"]], ids=["one", "several"])
+def test_a_node_without_its_extension_says_what_that_costs(
+    tmp_path: Path, words: list[str]
+) -> None:
+    line = (
+        "  native extension is switched off by SCRIBA_NATIVE=0: records are handled in Python, "
+        "several times slower; unset SCRIBA_NATIVE\n"
+    )
+    with up(tmp_path / "data", *words, SCRIBA_NATIVE="0") as node:
+        assert node.banner.count(line) == 1
+        assert node.end(signal.SIGTERM) == 0
+
+
+def test_a_node_with_its_extension_says_nothing_of_it(tmp_path: Path) -> None:
+    with up(tmp_path / "data", SCRIBA_NATIVE="1") as node:
+        assert "native extension" not in node.banner
+        assert node.end(signal.SIGTERM) == 0
+
+
 @pytest.mark.parametrize("abstract", [False, True])
 def test_supervisor_is_told_when_it_serves_and_when_it_stops(
     tmp_path: Path, abstract: bool

@@ -88,7 +88,8 @@ def _extension() -> Implementation | Unused:
     except ImportError:
         return Unused(
             "was not built",
-            "install a C compiler, then: pip install --force-reinstall --no-deps scriba",
+            "install a C compiler and Python's headers, then scriba again as before, with "
+            "pip install --force-reinstall --no-deps",
         )
     try:
         return Implementation(
