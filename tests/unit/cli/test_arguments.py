@@ -235,6 +235,8 @@ def test_a_word_that_is_nearly_right_is_guessed(capsys: pytest.CaptureFixture[st
             "shop.* is not the name of a topic; records are written to topics by name, only "
             "consume takes a --pattern",
         ),
+        (["produce", "a,b"], "a,b is not the name of a topic; put spaces between topics"),
+        (["consume", "a,b"], "a,b is not the name of a topic; put spaces between topics"),
         (
             ["produce", "./lines", "t"],
             "./lines is not the name of a topic; a file to read comes last",

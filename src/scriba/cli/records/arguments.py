@@ -1,6 +1,7 @@
 """The words of `scriba produce` and `scriba consume`."""
 
 import argparse
+from collections.abc import Sequence
 from typing import NoReturn
 
 from scriba.cli.parsing.options import (
@@ -14,12 +15,18 @@ from scriba.cli.parsing.options import (
     place,
     template,
 )
+from scriba.cli.problems import Misuse
 
 
 def by_name(text: str) -> NoReturn:
-    raise argparse.ArgumentTypeError(
-        "records are written to topics by name; `topic list` tells them"
-    )
+    raise argparse.ArgumentTypeError("records are written to topics by name, never by a pattern")
+
+
+def refuse_commas(topics: Sequence[str]) -> None:
+    """No topic has a comma in its name; who writes one means several, as with Kafka's tools."""
+    for topic in topics:
+        if "," in topic:
+            raise Misuse(f"{topic} is not the name of a topic", "put spaces between topics")
 
 
 def produce(commands: Commands) -> None:
@@ -53,7 +60,9 @@ def produce(commands: Commands) -> None:
         action="store_true",
         help="each line is a key; its record has no value, so compaction removes the key",
     )
-    made.add_argument("-p", "--partition", type=at_least(int, 0), metavar="N")
+    made.add_argument(
+        "-p", "--partition", type=at_least(int, 0), metavar="N", help="all to this partition"
+    )
     made.add_argument(
         "--repartition",
         action="store_true",
@@ -69,7 +78,11 @@ def produce(commands: Commands) -> None:
         help="a header for every record; may be repeated",
     )
     made.add_argument(
-        "-z", "--compression", choices=("none", "gzip", "snappy", "lz4", "zstd"), default="none"
+        "-z",
+        "--compression",
+        choices=("none", "gzip", "snappy", "lz4", "zstd"),
+        default="none",
+        help="of batches on the wire and on disk (default: none)",
     )
     made.add_argument("-q", "--quiet", action="store_true", help="no progress on standard error")
     asks(made, json="lines are JSON, as consume --json writes them")

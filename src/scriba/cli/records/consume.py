@@ -13,6 +13,7 @@ from typing import Any, Final
 from scriba.cli.output import note, warn
 from scriba.cli.parsing.positions import BEGINNING, Position
 from scriba.cli.problems import CommandError, Misuse
+from scriba.cli.records.arguments import refuse_commas
 from scriba.cli.records.envelope import to_line
 from scriba.cli.records.template import Render, compile_template, key_and_value
 from scriba.cli.records.waiting import watched
@@ -58,6 +59,7 @@ def _check(options: argparse.Namespace) -> None:
         raise Misuse("--null-marker says nothing about --json", "drop one of the two")
     if bool(options.topics) == (options.pattern is not None):
         raise Misuse("say what to read", "name topics, or give --pattern; not both")
+    refuse_commas(options.topics)
     if options.group and (options.partition is not None or options.start is not None):
         raise Misuse(
             "a group decides itself which partitions it reads, and from where",

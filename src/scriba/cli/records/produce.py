@@ -17,6 +17,7 @@ from typing import Final
 
 from scriba.cli.output import counted, note, print_event, size, warn
 from scriba.cli.problems import CommandError, Misuse
+from scriba.cli.records.arguments import refuse_commas
 from scriba.cli.records.envelope import Outgoing, from_line
 from scriba.cli.records.reading import Input
 from scriba.cli.records.waiting import watched
@@ -58,6 +59,7 @@ def sort_words(
     topic has in its name. What could be meant as either is asked back."""
     named = bool(words) and (words[-1] == "-" or "/" in words[-1])
     topics = list(dict.fromkeys(words[:-1] if named else words))
+    refuse_commas(topics)
     for topic in topics:
         if "/" in topic:
             raise Misuse(f"{topic} is not the name of a topic", "a file to read comes last")
