@@ -208,6 +208,14 @@ def test_a_word_that_is_nearly_right_is_guessed(capsys: pytest.CaptureFixture[st
     with pytest.raises(SystemExit):
         main(["quit"])
     assert "there are up, demo, topic, " in capsys.readouterr().err
+    for words, near in (
+        (["up", "--prot", "1"], "--prot 1; did you mean --port?"),
+        (["consume", "t", "--fromat=%s"], "--fromat=%s; did you mean --format?"),
+        (["topic", "list", "--no-such-thing"], "--no-such-thing (see"),
+    ):
+        with pytest.raises(SystemExit):
+            main(words)
+        assert f"unrecognized arguments: {near}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

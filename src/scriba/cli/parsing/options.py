@@ -75,7 +75,7 @@ class Parser(argparse.ArgumentParser):
         options, rest = self.parse_known_args(args, namespace)
         if rest:
             chosen = getattr(options, "chosen", self)
-            chosen.error(f"unrecognized arguments: {' '.join(rest)}")
+            chosen.error(f"unrecognized arguments: {' '.join(rest)}{_nearest(chosen, rest)}")
         return options
 
     def error(self, message: str) -> NoReturn:
@@ -90,6 +90,24 @@ class Parser(argparse.ArgumentParser):
         told = {"message": f"{self.prog}: {message}", "fix": fix, "code": None}
         print_event(f"{self.prog}: {message} ({fix})", {"error": told | {"exit_code": MISUSED}})
         self.exit(MISUSED)
+
+
+def _nearest(parser: argparse.ArgumentParser, words: Sequence[str]) -> str:
+    """The option that a misspelt one was probably meant to be."""
+    from difflib import get_close_matches
+
+    known = [
+        name
+        for action in parser._actions
+        if action.help != argparse.SUPPRESS
+        for name in action.option_strings
+        if name.startswith("--")
+    ]
+    for word in words:
+        near = get_close_matches(word.partition("=")[0], known, 1) if word.startswith("--") else []
+        if near:
+            return f"; did you mean {near[0]}?"
+    return ""
 
 
 def group(commands: Commands, name: str, summary: str) -> Commands:
