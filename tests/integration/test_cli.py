@@ -7,6 +7,7 @@ standard input matters are processes of their own.
 import json
 import signal
 import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -326,6 +327,35 @@ def test_a_reader_that_has_enough_is_no_error(
         assert process.wait(PATIENCE) == 141
         assert process.stderr is not None
         assert process.stderr.read() == b""
+
+
+@pytest.mark.parametrize("closed", ["<&-", "2>&-", ">&-", "<&- >&- 2>&-"])
+def test_files_that_a_shell_closed_end_no_command(
+    cluster: Broker, scriba: Scriba, topic: str, closed: str
+) -> None:
+    scriba("topic", "create", topic)
+
+    def run(words: str) -> tuple[int, str]:
+        line = f"exec {sys.executable} -m scriba {words} -b {cluster.bootstrap} {closed}"
+        done = subprocess.run(
+            ["sh", "-c", line],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=PATIENCE,
+        )
+        return done.returncode, done.stderr
+
+    assert run(f"topic describe {topic}") == (0, "")
+    told = "scriba: standard output is closed; name a file, or /dev/null\n"
+    unread = ">&-" in closed.split()
+    assert run(f"consume {topic} --exit") == (
+        int(unread),
+        told if unread and "2>&-" not in closed else "",
+    )
+    failed = ["sh", "-c", f"{sys.executable} -m scriba consume none -b {cluster.bootstrap} 2>&-"]
+    done = subprocess.run(failed, capture_output=True, text=True, check=False, timeout=PATIENCE)
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", "")
 
 
 def test_what_was_produced_can_be_dumped_from_the_files(

@@ -112,6 +112,24 @@ def test_it_says_where_it_listens_and_ends_cleanly_when_asked(
     assert (tmp_path / "data" / ".kafka_cleanshutdown").exists()
 
 
+def test_a_node_whose_files_were_closed_serves_and_ends_cleanly(tmp_path: Path) -> None:
+    """As a daemon is started by hand: none of its sockets may be taken for one of the three."""
+    line = " ".join(command("--data", str(tmp_path / "data"), "--port", "0", "--verbose"))
+    ready = tmp_path / "notify"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as supervisor:
+        supervisor.bind(str(ready))
+        supervisor.settimeout(PATIENCE)
+        environment = ENVIRONMENT | {"NOTIFY_SOCKET": str(ready)}
+        with subprocess.Popen(["sh", "-c", f"exec {line} <&- >&- 2>&-"], env=environment) as node:
+            try:
+                assert supervisor.recv(100) == b"READY=1"
+                node.send_signal(signal.SIGTERM)
+                assert node.wait(PATIENCE) == 0
+            finally:
+                node.kill()
+    assert (tmp_path / "data" / ".kafka_cleanshutdown").exists()
+
+
 @pytest.mark.parametrize("words", [[], ["--nodes", "2"]], ids=["one", "several"])
 def test_a_node_without_its_extension_says_what_that_costs(
     tmp_path: Path, words: list[str]

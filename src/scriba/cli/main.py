@@ -15,6 +15,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from scriba.cli.output import Style, print_event
     from scriba.cli.parsing.arguments import parser
 
+    keep_standard_files()
     words = list(sys.argv[1:] if arguments is None else arguments)
     Style.json = "--json" in (words[: words.index("--")] if "--" in words else words)
     try:
@@ -22,7 +23,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options = parser().parse_args(words)
         module, _, function = options.run.partition(":")
         code: int = getattr(importlib.import_module(module), function)(options)
-        sys.stdout.flush()
+        if sys.stdout is not None:
+            sys.stdout.flush()
         return code
     except BrokenPipeError:
         # The interpreter flushes once more on its way out; let that go nowhere.
@@ -40,6 +42,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         print_event(f"scriba: {line}", {"error": problems.document(error, line)})
         return problems.exit_code(error)
+
+
+def keep_standard_files() -> None:
+    """Whichever of the three was closed (`2>&-`) leads nowhere. Else the next socket would get its
+    number, be written to by whoever complains, and end the process when libuv is to close it."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the first that is free
+    if sys.stderr is None:
+        sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115 # print would take stdout instead
 
 
 def check_platform() -> None:

@@ -41,6 +41,8 @@ Record = ConsumerRecord[Any, Any]
 
 def run(options: argparse.Namespace) -> int:
     _check(options)
+    if sys.stdout is None:
+        raise CommandError("standard output is closed", "name a file, or /dev/null")
     return run_session(options, until_stopped(_consume(options, Output(_render(options)))))
 
 
