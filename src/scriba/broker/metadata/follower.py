@@ -301,16 +301,17 @@ class MetadataFollower:
         """Applies the batches before the one that cannot be, and raises what that one raises.
 
         The image has a part of that one by now. So it is made anew from the files, as it was at
-        `began`; unless the leader has sent a snapshot meanwhile, which takes its place.
+        `began`; unless the leader has sent a snapshot meanwhile, which takes its place. Until then
+        nobody takes a snapshot of it, or leads by it.
         """
+        self.stopped = f"stopped after offset {began}"
         try:
-            image = await self._from_files(began)
+            self.image = image = await self._from_files(began)
         except ParseError:
             if self._fetched is None:
                 raise
-            return
         if self._fetched is not None:
-            self.image = image
+            self.stopped = ""
             return
         delta, fault = Delta(), ImageError()
         for batch in batches:
@@ -321,7 +322,6 @@ class MetadataFollower:
                 break
             fold(image, batch, delta)
             self._waiting.popleft()
-        self.image = image
         await self._tell(delta)
         raise fault
 
