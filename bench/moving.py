@@ -75,10 +75,17 @@ def drain(bench: Bench) -> Figures:
                 command(cluster, "drain", "3")
             seconds = _done(admin, cluster) - began
             used = cluster.cpu_seconds() - before
-        left = [n for n, each in cluster.partitions("wide").items() if 3 in each.replica_nodes]
-        if left:
-            raise ValueError(f"{cluster.name}: node 3 still has {len(left)} replicas")
+        _emptied(cluster, "wide", 3)
     return {"seconds": seconds, "cpu": used}
+
+
+def _emptied(cluster: Cluster, name: str, node: int) -> None:
+    """Returns when the broker that is asked has heard that all of a topic is off a node."""
+    deadline = time.monotonic() + 60
+    while any(node in each.replica_nodes for each in cluster.partitions(name).values()):
+        if time.monotonic() > deadline:
+            raise ValueError(f"{cluster.name}: node {node} still has replicas of {name}")
+        time.sleep(ASK_SECONDS)
 
 
 # ---- at a rate that was asked for ----
