@@ -1,6 +1,10 @@
 """What `scriba topic describe` shows of partitions, when some of them are not well."""
 
+from collections.abc import Mapping
 from functools import partial
+from typing import Any
+
+import pytest
 
 from scriba.cli.topics.figures import offsets_of, sizes_of
 from scriba.client import Admin, TopicPartition
@@ -31,4 +35,29 @@ def test_a_partition_without_an_end_and_a_dead_leader_leave_gaps_and_no_more() -
         assert offsets == {SICK: (0, None), WELL: (0, 1), ELSEWHERE: (None, None)}
         assert sorted(sizes) == [SICK, WELL]
 
+    play(script)
+
+
+def test_a_leader_that_is_gone_is_not_asked_again_for_each_partition(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[int] = []
+    ask = Admin.list_offsets
+
+    async def counted(self: Admin, wanted: Mapping[tuple[str, int], int], **more: Any) -> Any:
+        asked.append(len(wanted))
+        return await ask(self, wanted, **more)
+
+    async def script(brokers: Brokers) -> None:
+        await brokers.create("far", *[(3,)] * 4)
+        brokers.kill(1)  # the controller: nobody is fenced
+        brokers.kill(3)
+        leaders = {TopicPartition("far", at): 3 for at in range(4)}
+        async with Admin(bootstrap_servers=f"b2:{PORT}", _ports=brokers.client) as admin:
+            offsets = await offsets_of(admin, leaders)
+            assert await sizes_of(admin, leaders) == {}
+        assert offsets == dict.fromkeys(leaders, (None, None))
+        assert asked == [4, 4], "first and next offsets, all partitions at once"
+
+    monkeypatch.setattr(Admin, "list_offsets", counted)
     play(script)

@@ -9,7 +9,14 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from scriba.client import Admin, ClientError, NetworkError, OffsetSpec, TopicPartition
+from scriba.client import (
+    Admin,
+    ClientError,
+    NetworkError,
+    OffsetSpec,
+    TimedOut,
+    TopicPartition,
+)
 
 Sizes = dict[TopicPartition, int]
 Offsets = dict[TopicPartition, tuple[int | None, int | None]]
@@ -43,7 +50,8 @@ async def _told(
             told = await admin.list_offsets(dict.fromkeys(partitions, spec), timeout_ms=timeout_ms)
         except ClientError as failure:
             # One of them may have no end yet. A leader that is not there tells of none.
-            if len(partitions) > 1 and not isinstance(failure.cause or failure, NetworkError):
+            gone = isinstance(failure.cause or failure, NetworkError | TimedOut)
+            if len(partitions) > 1 and not gone:
                 await asyncio.gather(*(alone(where) for where in partitions))
             return
         found.update({where: at.offset for where, at in told.items() if at is not None})
