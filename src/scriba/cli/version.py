@@ -31,3 +31,15 @@ def mode() -> str:
     from scriba.native import implementation
 
     return "native" if implementation.chosen.native else "pure Python"
+
+
+def without_extension() -> list[str]:
+    """A line where single records are handled in Python: why, what it costs, what to do. The build
+    says so too, but pip shows nothing of a build that went well."""
+    from scriba.native import implementation
+
+    unused = implementation.UNUSED
+    if unused is None:
+        return []
+    cost = "records are handled in Python, several times slower"
+    return [f"native extension {unused.why}: {cost}; {unused.fix}"]

@@ -435,7 +435,8 @@ def as_json(nodes: Nodes) -> str:
 
 
 def banner(nodes: Nodes) -> str:
-    from scriba.cli.node.up import hints, without_extension
+    from scriba.cli.node.up import hints
+    from scriba.cli.version import without_extension
 
     where = "" if nodes.data == DATA else f" --data {nodes.data}"
     count = counted(len(nodes.children), "node")
@@ -444,7 +445,7 @@ def banner(nodes: Nodes) -> str:
             f"Scriba {__version__}: cluster {_cluster_id(nodes)} of {count}",
             *(f"  {line}" for line in lines(nodes.document()["nodes"])),
             f"  data in {os.path.abspath(nodes.data)}",
-            *without_extension(),
+            *(f"  {line}" for line in without_extension()),
             "",
             *hints(nodes.layout.bootstrap.split(",")),
             f"  kill one: scriba node kill {nodes.layout.brokers[-1].id}{where}",

@@ -339,30 +339,20 @@ def as_json(node: "Node") -> str:
 
 
 def banner(node: "Node") -> str:
+    from scriba.cli.version import without_extension
+
     directories = ", ".join(os.path.abspath(each) for each in node.data_dirs)
     return "\n".join(
         [
             f"Scriba {__version__}: node {node.settings.node_id} of cluster {node.cluster_id}",
             *(f"  listening on {each}" for each in bound(node)),
             f"  data in {directories}",
-            *without_extension(),
+            *(f"  {line}" for line in without_extension()),
             "",
             *hints(addresses(node)),
             "  stop:     Ctrl-C",
         ]
     )
-
-
-def without_extension() -> list[str]:
-    """A line where single records are handled in Python: why, what it costs, what to do. The build
-    says so too, but pip shows nothing of a build that went well."""
-    from scriba.native import implementation
-
-    unused = implementation.UNUSED
-    if unused is None:
-        return []
-    cost = "records are handled in Python, several times slower"
-    return [f"  native extension {unused.why}: {cost}; {unused.fix}"]
 
 
 def hints(clients: list[str]) -> list[str]:
