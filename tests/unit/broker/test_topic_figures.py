@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from scriba.cli.topics.figures import offsets_of, sizes_of
+from scriba.cli.topics.figures import ALONE_MS, PATIENCE_MS, offsets_of, sizes_of
 from scriba.client import Admin, TopicPartition
 from tests.unit.broker.brokers import PORT, Brokers, play
 
@@ -38,14 +38,14 @@ def test_a_partition_without_an_end_and_a_dead_leader_leave_gaps_and_no_more() -
     play(script)
 
 
-def test_a_leader_that_is_gone_is_not_asked_again_for_each_partition(
+def test_a_leader_that_is_gone_is_waited_for_only_so_long(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    asked: list[int] = []
+    asked: list[tuple[int, int | None]] = []
     ask = Admin.list_offsets
 
     async def counted(self: Admin, wanted: Mapping[tuple[str, int], int], **more: Any) -> Any:
-        asked.append(len(wanted))
+        asked.append((len(wanted), more.get("timeout_ms")))
         return await ask(self, wanted, **more)
 
     async def script(brokers: Brokers) -> None:
@@ -57,7 +57,8 @@ def test_a_leader_that_is_gone_is_not_asked_again_for_each_partition(
             offsets = await offsets_of(admin, leaders)
             assert await sizes_of(admin, leaders) == {}
         assert offsets == dict.fromkeys(leaders, (None, None))
-        assert asked == [4, 4], "first and next offsets, all partitions at once"
+        assert asked[:2] == [(4, PATIENCE_MS)] * 2, "first and next offsets, all at once"
+        assert set(asked[2:]) == {(1, ALONE_MS)}
 
     monkeypatch.setattr(Admin, "list_offsets", counted)
     play(script)

@@ -9,14 +9,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from scriba.client import (
-    Admin,
-    ClientError,
-    NetworkError,
-    OffsetSpec,
-    TimedOut,
-    TopicPartition,
-)
+from scriba.client import Admin, ClientError, OffsetSpec, TopicPartition
 
 Sizes = dict[TopicPartition, int]
 Offsets = dict[TopicPartition, tuple[int | None, int | None]]
@@ -48,10 +41,8 @@ async def _told(
     async def ask(partitions: Sequence[TopicPartition], timeout_ms: int) -> None:
         try:
             told = await admin.list_offsets(dict.fromkeys(partitions, spec), timeout_ms=timeout_ms)
-        except ClientError as failure:
-            # One of them may have no end yet. A leader that is not there tells of none.
-            gone = isinstance(failure.cause or failure, NetworkError | TimedOut)
-            if len(partitions) > 1 and not gone:
+        except ClientError:
+            if len(partitions) > 1:  # one of them may have no end yet
                 await asyncio.gather(*(alone(where) for where in partitions))
             return
         found.update({where: at.offset for where, at in told.items() if at is not None})
