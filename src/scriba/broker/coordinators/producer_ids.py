@@ -16,7 +16,7 @@ class ProducerIds:
         self._allocate = allocate
         self._next = 0
         self._end = 0
-        self._fetching: asyncio.Future[Block] | None = None
+        self._fetching: asyncio.Future[None] | None = None
 
     async def next(self) -> int:
         while self._next >= self._end:
@@ -28,12 +28,21 @@ class ProducerIds:
     async def _refill(self) -> None:
         """One request for everyone who waits."""
         if self._fetching is None:
-            self._fetching = asyncio.ensure_future(self._allocate())
-            self._fetching.add_done_callback(self._refilled)
+            self._fetching = asyncio.ensure_future(self._fetch())
+            self._fetching.add_done_callback(_heard)
         await asyncio.shield(self._fetching)
 
-    def _refilled(self, fetched: asyncio.Future[Block]) -> None:
-        self._fetching = None
-        if not fetched.cancelled() and fetched.exception() is None:
-            first, count = fetched.result()
+    async def _fetch(self) -> None:
+        # Not in a callback, which runs a turn later: whoever came in between would find a request
+        # that is over and no id, and ask without end.
+        try:
+            first, count = await self._allocate()
             self._next, self._end = first, first + count
+        finally:
+            self._fetching = None
+
+
+def _heard(fetched: asyncio.Future[None]) -> None:
+    """A failure is told to those who wait, if anybody still does."""
+    if not fetched.cancelled():
+        fetched.exception()
