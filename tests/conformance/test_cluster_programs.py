@@ -339,7 +339,7 @@ def test_confluents_client_goes_on_through_a_kill_and_a_rolling_restart(
     create(whole, tools, topic)
     acked: dict[str, tuple[int, int | None]] = {}
     problems: list[Any] = []
-    stop = threading.Event()
+    stop, flushed = threading.Event(), threading.Event()
     producer = Producer({"bootstrap.servers": whole.bootstrap, "enable.idempotence": True})
 
     def told(error: Any, record: Any) -> None:
@@ -363,7 +363,7 @@ def test_confluents_client_goes_on_through_a_kill_and_a_rolling_restart(
             {**settings, "auto.offset.reset": "earliest", "auto.commit.interval.ms": 100}
         )
         member.subscribe([topic])
-        while not (stop.is_set() and {*acked} <= {*read.values()}):
+        while not (flushed.is_set() and {*acked} <= {*read.values()}):
             taken: Any = member.poll(1)
             if taken is not None and taken.error() is None:
                 read[taken.partition(), taken.offset()] = taken.value().decode()
@@ -378,6 +378,7 @@ def test_confluents_client_goes_on_through_a_kill_and_a_rolling_restart(
         stop.set()
         writer.join()
     assert producer.flush(300) == 0
+    flushed.set()
     assert not problems
     reader.join(300)
     assert not reader.is_alive(), f"{len({*acked} - {*read.values()})} were not read"

@@ -173,7 +173,7 @@ def test_a_partition_in_a_directory_that_is_nearly_full_is_told_with_the_ways_ou
         admin.create_topics([NewTopic("crowded", assignments={0: [2]})])
     scriba("config", "set", "--cluster", f"{mark}=0.0001", "-b", cluster.bootstrap, cwd=cluster.cwd)
     try:
-        until(lambda: asked(cluster, "topic", "why", "crowded")[0]["state"] != "well")
+        until(lambda: closed_dirs(cluster) == {1, 2, 3})
         (why,) = asked(cluster, "topic", "why", "crowded-0")
         assert why["state"] == "closed to producers"
         (directory,) = why["log_dirs"]
@@ -200,6 +200,14 @@ def test_a_partition_in_a_directory_that_is_nearly_full_is_told_with_the_ways_ou
     finally:
         words = ["config", "set", "--cluster", "--delete", mark]
         scriba(*words, "-b", cluster.bootstrap, cwd=cluster.cwd)
+        until(lambda: not closed_dirs(cluster))
+
+
+def closed_dirs(cluster: Cluster) -> set[int]:
+    """Brokers whose directories take nothing new, as the brokers themselves have it."""
+    with SyncAdmin(bootstrap_servers=cluster.bootstrap) as admin:
+        told = admin.describe_log_dirs()
+    return {broker for broker, dirs in told.items() if any(each.cordoned for each in dirs)}
 
 
 def test_a_node_that_stands_still_does_not_keep_others_from_answering(cluster: Cluster) -> None:

@@ -14,6 +14,7 @@ from scriba.broker.metrics.exposition import render
 from scriba.broker.node import Node
 from scriba.errors import ErrorCode
 from scriba.events import EventKind
+from scriba.storage.results import NoRoom
 from scriba.testing.sim.cluster import CLIENT_PORT, SimCluster
 from scriba.testing.sim.world.peer import Peer
 from scriba.testing.sim.world.world import ProcessWorld, SimWorld
@@ -421,6 +422,24 @@ def test_all_nodes_stop_at_once_in_good_order(shape: Shape, seed: int) -> None:
         assert scene.known("t") == scene.brokers
 
     play(script, shape, seed)
+
+
+@pytest.mark.parametrize("shape", [Shape(1, 2), Shape(3, 0)], ids=["one controller", "three"])
+def test_topics_are_made_elsewhere_while_the_active_controllers_own_directory_is_cordoned(
+    shape: Shape,
+) -> None:
+    async def script(scene: Scene) -> None:
+        active = scene.active()
+        directory = scene.node(active).replicas.dirs[0]
+        directory.closed = NoRoom(ErrorCode.KAFKA_STORAGE_ERROR, "nearly full")
+        brokers = scene.node(active).image.brokers
+        await scene.until(lambda: not brokers[active].takes_new, 10)
+        others = [at for at in scene.brokers if at != active]
+        assert await scene.create(others[0], "made") is ErrorCode.NONE
+        made = scene.node(active).image.topics_by_name["made"].partitions.values()
+        assert not any(active in each.replicas for each in made)
+
+    play(script, shape)
 
 
 def test_brokers_serve_on_while_the_quorum_is_away() -> None:

@@ -1,26 +1,9 @@
 """`/ready` over HTTP: whether the next node may go, for whoever restarts one after the other."""
 
-import json
-from typing import Any
-
 from scriba.client import NewTopic
-from scriba.testing.sim.world.world import ProcessWorld, SimWorld
+from scriba.testing.sim.world.world import SimWorld
 from tests.sim.broker_stage import Stage
-from tests.unit.broker.scraping import WHERE, ask
-
-SETTINGS = {"scriba.metrics.listener": WHERE, "min.insync.replicas": "2"}
-
-
-async def ready(stage: Stage, at: int, target: str = "/ready") -> tuple[str, Any]:
-    """Status and body of what the node at a host answers."""
-    found: list[tuple[str, str]] = []
-
-    async def client(world: ProcessWorld) -> None:
-        found.append(await ask(world, f"GET {target} HTTP/1.1\r\n\r\n".encode()))
-
-    await stage.cluster.hosts[at].start(client).task
-    status, body = found[0]
-    return status, json.loads(body) if body.startswith("{") else body
+from tests.sim.readiness import SETTINGS, ready
 
 
 def test_a_node_says_whether_it_may_go_and_else_what_it_would_hurt() -> None:

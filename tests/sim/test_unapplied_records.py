@@ -22,7 +22,7 @@ from scriba.wire.messages.stored import (
 from scriba.wire.schema import Message
 from tests.sim.broker_stage import Stage
 from tests.sim.quorum_nodes import SimQuorum, play, write, written
-from tests.sim.test_ready import SETTINGS, ready
+from tests.sim.readiness import SETTINGS, ready
 from tests.unit.broker.scraping import scrape
 
 KNOWN = bytes([FRAME_VERSION, NoOpRecord.KEY or 0])

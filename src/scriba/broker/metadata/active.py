@@ -99,8 +99,11 @@ class ActiveController:
             raise KafkaError(ErrorCode.NOT_CONTROLLER)
 
     def _check_room(self) -> None:
-        """Nobody is told of a partition that has no place yet."""
-        if not self._has_room():
+        """Nobody is told of a partition that has no place yet. Where other brokers take replicas,
+        they may have one, whatever the device of this node is like."""
+        brokers, own = self.machine.image.brokers.values(), self._settings.node_id
+        elsewhere = any(each.active and each.takes_new for each in brokers if each.id != own)
+        if not elsewhere and not self._has_room():
             raise NoRoom(
                 ErrorCode.KAFKA_STORAGE_ERROR,
                 "no log directory has room for another partition: make room, and try again",
