@@ -50,7 +50,7 @@ async def make_internal_topic(node: InternalTopicMaker, name: str) -> None:
             leaderless_ms=CLIENTS_WAIT_MS,
         )
     except KafkaError as error:
-        # No controller for now, or one without room: clients ask again after this code.
+        # No controller answers, or it has no room: clients ask again after this code.
         if error.code != ErrorCode.REQUEST_TIMED_OUT and not isinstance(error, NoRoom):
             raise
         raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, error.message) from error
