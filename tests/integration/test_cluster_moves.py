@@ -11,6 +11,7 @@ import pytest
 
 from scriba.cli.cluster import directories
 from scriba.cli.cluster.cordons import CORDONS
+from scriba.cli.cluster.throttles import RATES
 from scriba.cli.main import main
 from scriba.client import (
     BrokerError,
@@ -274,6 +275,43 @@ def test_a_cancel_from_elsewhere_ends_a_command_that_runs(
         found = admin.describe_configs([ConfigResource.topic(topic)])
     names = {e.name for each in found.values() for e in each.values() if not e.is_default}
     assert not any("throttled" in name for name in names)
+
+
+def test_a_cancel_tells_of_the_throttle_that_a_broker_keeps_which_is_gone(
+    nodes: ScribaNodes, topic: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def typed(*words: str) -> Done:
+        code = main(["cluster", *words, "--bootstrap", nodes.bootstrap, "--timeout", "60"])
+        return Done(code, *capsys.readouterr())
+
+    def is_fenced() -> bool:
+        with SyncAdmin(bootstrap_servers=nodes.bootstrap) as admin:
+            return 3 in admin.describe_cluster(include_fenced=True).fenced
+
+    def rates() -> list[str]:
+        with SyncAdmin(bootstrap_servers=nodes.bootstrap) as admin:
+            (found,) = admin.describe_configs([ConfigResource.broker(3)]).values()
+        return [e.name for e in found.values() if e.name in RATES and not e.is_default]
+
+    with SyncAdmin(bootstrap_servers=nodes.bootstrap) as admin:
+        admin.create_topics([NewTopic(topic, assignments={0: [1]})])
+    with SyncProducer(bootstrap_servers=nodes.bootstrap, linger_ms=0) as producer:
+        for _ in range(30):
+            producer.send(topic, b"x" * 1000)
+    running = begin(nodes.bootstrap, "cluster", "reassign", topic, "--to", "3", "--throttle", "1")
+    eventually(lambda: len(typed("reassign", "--list", "--json").json) == 1)
+    running.kill()
+    running.communicate()
+    nodes.nodes[3].kill()
+    eventually(is_fenced)
+    done = typed("reassign", "--cancel")
+    assert (done.code, done.out) == (0, f"{topic}-0: cancelled\n")
+    assert "broker 3 is gone and keeps its throttle: when it is back, scriba config set" in done.err
+    nodes.nodes[3].start()
+    assert rates()
+    again = typed("reassign", "--cancel")
+    assert (again.code, again.err) == (0, "")
+    assert rates() == []
 
 
 def test_a_broker_that_is_gone_is_emptied_unregistered_and_filled_when_it_returns(

@@ -7,9 +7,10 @@ from typing import Any, Final
 from scriba.cli.output import print_json, print_lines
 from scriba.cli.problems import FAILED, CommandError
 from scriba.cli.session import with_admin
+from scriba.cli.topics.gone import described, still_there
 from scriba.cli.topics.observers import MIN_ISR, least_in_sync
 from scriba.client import Admin, ConfigResource, TopicPartition
-from scriba.client.admin.model import QuorumDescription, Reassignment
+from scriba.client.admin.model import ConfigEntry, QuorumDescription, Reassignment
 from scriba.placement.harm import Held, harm
 from scriba.settings.placement import PLACEMENT
 
@@ -25,11 +26,12 @@ async def run(admin: Admin, options: argparse.Namespace) -> int:
     if node not in known:
         there = ", ".join(map(str, sorted(known)))
         raise CommandError(f"there is no node {node}", f"there are {there}")
-    names = [topic.name for topic in await admin.list_topics(include_internal=True)]
-    topics = await admin.describe_topics(names)
-    resources = [ConfigResource.topic(name) for name in names]
-    wanted = [MIN_ISR, PLACEMENT]
-    configs = await admin.describe_configs(resources, names=wanted) if resources else {}
+    topics = await described(admin)
+    resources = [ConfigResource.topic(name) for name in topics]
+    configs: dict[ConfigResource, dict[str, ConfigEntry]] = {}
+    if resources:
+        asked = admin.describe_configs(resources, names=[MIN_ISR, PLACEMENT])
+        configs = await still_there(asked)
     least = {each.name: least_in_sync(found) for each, found in configs.items()}
     moves = await admin.list_partition_reassignments()
     held = (

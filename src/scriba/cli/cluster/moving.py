@@ -13,11 +13,12 @@ import time
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from itertools import islice
-from typing import Any, Final, TypeVar
+from typing import Final
 
 from scriba.cli.cluster.arguments import AT_ONCE
 from scriba.cli.output import counted, note, size
 from scriba.cli.problems import CommandError
+from scriba.cli.topics.gone import described, is_gone, still_there
 from scriba.cli.topics.observers import placements
 from scriba.client import (
     Admin,
@@ -43,9 +44,6 @@ BYTES_AT_ONCE: Final = 256_000_000
 """More than `AT_ONCE` partitions move while all together copy no more than this."""
 MOST: Final = 1_000
 
-K = TypeVar("K")
-V = TypeVar("V")
-
 Moves = dict[TopicPartition, Reassignment]
 Seen = Facts[TopicPartition]
 Plan = Placement[TopicPartition]
@@ -55,10 +53,9 @@ async def look(admin: Admin) -> tuple[Seen, Moves]:
     """What brokers hold, what is under way counted as done; and that."""
     cluster = await admin.describe_cluster(include_fenced=True)
     under_way = await admin.list_partition_reassignments()
-    names = [topic.name for topic in await admin.list_topics(include_internal=True)]
     placed = {
         TopicPartition(topic.name, each.partition): each.replicas
-        for _, topic in sorted((await still_there(admin.describe_topics(names))).items())
+        for _, topic in sorted((await described(admin)).items())
         for each in topic.partitions
     }
     placed.update({where: move.target for where, move in under_way.items() if where in placed})
@@ -107,26 +104,6 @@ def sizes_in(logs: dict[int, list[LogDir]]) -> dict[int, dict[TopicPartition, in
         }
         for broker, dirs in logs.items()
     }
-
-
-def is_gone(failed: BrokerError | PartlyFailed[Any]) -> bool:
-    """Whether all that went wrong is that topics were deleted meanwhile."""
-    errors = [failed] if isinstance(failed, BrokerError) else failed.errors.values()
-    return all(each.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION for each in errors)
-
-
-async def still_there(asked: Awaitable[dict[K, V]]) -> dict[K, V]:
-    """What is told of topics, without those that were deleted meanwhile."""
-    try:
-        return await asked
-    except PartlyFailed as failed:
-        if not is_gone(failed):
-            raise
-        return dict(failed.results)
-    except BrokerError as refused:
-        if not is_gone(refused):
-            raise
-        return {}
 
 
 # ---- carrying it out ----

@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple
 from scriba.cli.output import counted, note, print_json, print_lines, table
 from scriba.cli.problems import FAILED, CommandError
 from scriba.cli.session import with_admin
+from scriba.cli.topics.gone import still_there
 from scriba.cli.topics.observers import held_by, placements, racks
 from scriba.client import Admin, ConfigOp, ConfigResource, ElectionType, TopicPartition
 from scriba.client.admin.model import PartitionDescription, ReplicaOffsets
@@ -154,6 +155,7 @@ async def look(
     asked = await placements(admin, names)
     for name in topics:
         if name not in asked or rack not in asked[name].observers:
+            await admin.describe_topics([name])  # raises where there is no such topic
             raise CommandError(
                 f"{name} has no observers in rack {rack}",
                 f"see its {PLACEMENT}: scriba topic describe {name}",
@@ -167,7 +169,8 @@ async def look(
     where = racks(cluster)
     live = {node.id for node in cluster.nodes} - {*cluster.fenced}
     alive = {where[broker] or "" for broker in live}
-    described = await admin.describe_topics(list(asked))
+    described = await still_there(admin.describe_topics(list(asked)))
+    asked = {name: each for name, each in asked.items() if name in described}
     partitions = {
         TopicPartition(name, each.partition): each
         for name in asked

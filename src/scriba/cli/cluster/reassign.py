@@ -27,6 +27,7 @@ from scriba.cli.cluster.throttles import (
     Throttling,
     delete_rates,
     limited,
+    rates_set,
     take_back_all,
     tell_rates,
 )
@@ -43,7 +44,7 @@ from scriba.cli.output import (
 from scriba.cli.parsing.partitions import partitions_named
 from scriba.cli.problems import FAILED, CommandError, Misuse
 from scriba.cli.session import with_admin
-from scriba.client import Admin, LogDir, ReplicaLog, TopicPartition
+from scriba.client import Admin, ConfigResource, LogDir, ReplicaLog, TopicPartition
 from scriba.placement.planning import CannotPlan, copied, loads
 from scriba.placement.planning import balance as plan_balance
 from scriba.placement.planning import drain as plan_drain
@@ -291,12 +292,21 @@ async def _cancel(admin: Admin, options: argparse.Namespace) -> int:
     brokers = [node.id for node in cluster.nodes]
     between = [str(each.replica) for each in await directories.cancel(admin, brokers, named)]
     if not await admin.list_partition_reassignments():
-        await take_back_all(admin, brokers, under_way)
+        named_too = await _gone_with_a_rate(admin, brokers, under_way)
+        await take_back_all(admin, [*brokers, *named_too], under_way)
         await delete_rates(admin, brokers, [directories.RATE])
     names = [*map(str, under_way), *between]
     lines = [f"{name}: cancelled" for name in names] or ["nothing was under way"]
     print_names(names if options.json else lines, options.json)
     return 0
+
+
+async def _gone_with_a_rate(admin: Admin, live: list[int], ended: Moves) -> set[int]:
+    """Brokers of these moves that are gone, if others have a rate: then they have one as well."""
+    gone = {broker for move in ended.values() for broker in move.replicas} - {*live}
+    if not gone or not await rates_set(admin, map(ConfigResource.broker, live)):
+        return set()
+    return gone
 
 
 async def _between_dirs(admin: Admin, options: argparse.Namespace) -> int:

@@ -11,11 +11,12 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
-from scriba.cli.cluster.moving import Course, Plan, Seen, carry_out, follow, look, still_there
+from scriba.cli.cluster.moving import Course, Plan, Seen, carry_out, follow, look
 from scriba.cli.cluster.reassign import check_brokers, told_waits
 from scriba.cli.output import counted, note, print_json
 from scriba.cli.problems import CommandError
 from scriba.cli.session import with_admin
+from scriba.cli.topics.gone import still_there
 from scriba.client import Admin, TopicPartition
 from scriba.placement.planning import CannotPlan, resize
 from scriba.settings.placement import PLACEMENT

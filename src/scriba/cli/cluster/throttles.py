@@ -10,9 +10,10 @@ from collections.abc import AsyncIterator, Collection, Iterable
 from contextlib import asynccontextmanager
 from typing import Final, Protocol
 
-from scriba.cli.cluster.moving import Moves, Plan, is_gone, still_there
+from scriba.cli.cluster.moving import Moves, Plan
 from scriba.cli.output import counted, warn
 from scriba.cli.problems import CommandError
+from scriba.cli.topics.gone import is_gone, still_there
 from scriba.client import (
     Admin,
     BrokerError,

@@ -11,6 +11,7 @@ from scriba.cli.cluster.cordons import forget
 from scriba.cli.output import counted, print_json
 from scriba.cli.problems import CommandError
 from scriba.cli.session import with_admin
+from scriba.cli.topics.gone import described
 from scriba.client import Admin
 
 
@@ -27,10 +28,9 @@ async def run(admin: Admin, options: argparse.Namespace) -> int:
         raise CommandError(
             f"broker {broker} is up", f"drain it (scriba cluster drain {broker}) and stop it first"
         )
-    names = [topic.name for topic in await admin.list_topics(include_internal=True)]
     held = [
         f"{topic.name}-{each.partition}"
-        for topic in (await admin.describe_topics(names)).values()
+        for topic in (await described(admin)).values()
         for each in topic.partitions
         if broker in each.replicas
     ]

@@ -19,6 +19,7 @@ from scriba.cli.records.template import Render, compile_template, key_and_value
 from scriba.cli.records.waiting import watched
 from scriba.cli.session import client_settings, open_admin, run_session, timeout_ms
 from scriba.cli.stops import until_stopped
+from scriba.cli.topics.gone import still_there
 from scriba.client import (
     Admin,
     ClientError,
@@ -208,7 +209,9 @@ async def _partitions(admin: Admin, options: argparse.Namespace) -> list[TopicPa
         note(f"no topic matches {options.pattern} yet")
         return []
     found: list[TopicPartition] = []
-    for name, topic in (await admin.describe_topics(names)).items():
+    asked = admin.describe_topics(names)
+    topics = await (asked if options.pattern is None else still_there(asked))
+    for name, topic in topics.items():
         there = [p.partition for p in topic.partitions]
         wanted = there if options.partition is None else sorted(set(options.partition))
         for partition in wanted:

@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from scriba.cli.topics.gone import still_there
 from scriba.client import Admin, ClientError, ConfigResource, TopicPartition
 from scriba.client.admin.model import (
     ClusterDescription,
@@ -27,11 +28,11 @@ Observed = dict[TopicPartition, dict[int, int | None]]
 
 
 async def placements(admin: Admin, topics: Iterable[str]) -> dict[str, ReplicaPlacement]:
-    """Of those topics that say where their replicas are to be."""
+    """Of those topics that say where their replicas are to be, and are still there."""
     resources = [ConfigResource.topic(name) for name in topics]
     if not resources:
         return {}
-    found = await admin.describe_configs(resources, names=[PLACEMENT])
+    found = await still_there(admin.describe_configs(resources, names=[PLACEMENT]))
     told = {resource.name: placement_in(entries) for resource, entries in found.items()}
     return {name: placement for name, placement in told.items() if placement is not None}
 

@@ -19,6 +19,7 @@ from scriba.cli.problems import CommandError, Misuse
 from scriba.cli.session import with_admin
 from scriba.cli.topics import unwell
 from scriba.cli.topics.figures import Offsets, Sizes, offsets_of, sizes_of
+from scriba.cli.topics.gone import described, still_there
 from scriba.cli.topics.observers import Observed, observed
 from scriba.cli.topics.plan import CONSUMER_MBPS, PARTITION_MBPS, Proposal, propose
 from scriba.client import (
@@ -160,12 +161,13 @@ async def _listed(admin: Admin, topics: list[TopicListing]) -> list[dict[str, An
     Three requests to each broker, however many topics there are. Records are counted by offsets, so
     markers of transactions and what compaction removed count as well.
     """
-    described = await admin.describe_topics([t.name for t in topics]) if topics else {}
-    leaders = _leaders(described)
+    there = await still_there(admin.describe_topics([topic.name for topic in topics]))
+    topics = [topic for topic in topics if topic.name in there]
+    leaders = _leaders(there)
     offsets, sizes = await _figures(admin, leaders)
     records: dict[str, int | None] = {topic.name: 0 for topic in topics}
     stored: dict[str, int | None] = {topic.name: 0 for topic in topics}
-    for name, topic in described.items():
+    for name, topic in there.items():
         for p in topic.partitions:
             where = TopicPartition(name, p.partition)
             start, end = offsets.get(where, (None, None))
@@ -198,11 +200,12 @@ def _size(count: int | None) -> str | None:
 async def describe(admin: Admin, options: argparse.Namespace) -> int:
     if options.under_replicated or options.offline:
         return await unwell.show(admin, options)
-    names = options.topics or [topic.name for topic in await admin.list_topics()]
-    topics = await admin.describe_topics(names)
-    leaders = _leaders(topics)
-    offsets, sizes = await _figures(admin, leaders)
-    settings = await admin.describe_configs([ConfigResource.topic(name) for name in topics])
+    topics = await described(admin, options.topics, include_internal=False)
+    resources = [ConfigResource.topic(name) for name in topics]
+    asked = admin.describe_configs(resources)
+    settings = await (asked if options.topics else still_there(asked))
+    topics = {name: each for name, each in topics.items() if ConfigResource.topic(name) in settings}
+    offsets, sizes = await _figures(admin, _leaders(topics))
     observers = await observed(admin, topics, settings)
     documents = [
         _document(

@@ -8,6 +8,7 @@ import argparse
 from typing import Any
 
 from scriba.cli.output import note, print_json, print_table
+from scriba.cli.topics.gone import described
 from scriba.cli.topics.observers import observing
 from scriba.client import Admin, ClientError, TopicPartition
 from scriba.client.admin.model import PartitionDescription, Reassignment
@@ -16,10 +17,7 @@ from scriba.client.diagnosis.gather import PATIENCE_MS
 
 
 async def show(admin: Admin, options: argparse.Namespace) -> int:
-    names = options.topics
-    if not names:
-        names = [topic.name for topic in await admin.list_topics(include_internal=True)]
-    topics = await admin.describe_topics(names)
+    topics = await described(admin, options.topics)
     observers = await observing(admin, topics)
     moves = await under_way(admin)
     found = []

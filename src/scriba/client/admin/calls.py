@@ -41,7 +41,10 @@ class PartlyFailed(ClientError, Generic[K]):
 
     def __init__(self, results: Mapping[K, object], errors: Mapping[K, BrokerError]) -> None:
         total = len(results) + len(errors)
-        told = "; ".join(f"{key}: {error}" for key, error in errors.items())
+        told = "; ".join(
+            str(error) if str(key) in error.about else f"{key}: {error}"
+            for key, error in errors.items()
+        )
         super().__init__(f"{len(errors)} of {total} failed: {told}")
         self.results = results
         self.errors = errors
