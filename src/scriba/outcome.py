@@ -90,6 +90,28 @@ def at_once(work: Generator[None, None, T]) -> T:
         return cast(T, done.value)
 
 
+def begun(work: Generator[None, None, Outcome]) -> Outcome:
+    """What a step comes to; where it gives way, an outcome with the rest of it as its work."""
+    try:
+        next(work)
+    except StopIteration as done:
+        return cast(Outcome, done.value)
+    return Outcome(work=work)
+
+
+def carry_on(out: Outcome, work: Generator[None, None, None]) -> None:
+    """Does what adds to an outcome, now or, where it gives way, as the work of that outcome. It is
+    the last part of its step: views of a request's bytes have ended once it has given way."""
+    assert out.work is None
+    out.work = begun(_added(out, work)).work
+
+
+def _added(out: Outcome, work: Generator[None, None, None]) -> Generator[None, None, Outcome]:
+    yield from work
+    out.work = None
+    return out
+
+
 def nothing(now: Instant) -> Outcome:
     """Instead of records that were all there was."""
     return Outcome()

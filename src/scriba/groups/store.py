@@ -6,7 +6,9 @@ are kept apart from the groups: a simple consumer commits without ever being a m
 offsets of an open transaction wait here, by producer, until its marker arrives.
 """
 
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator
+from itertools import islice
 from typing import Final, NamedTuple, Protocol
 
 from scriba.groups.facts import NO_TOPIC_ID
@@ -18,6 +20,8 @@ TopicPartition = tuple[str, int]
 
 OFFSETS_AT_ONCE: Final = 250
 """Offsets of one transaction that end with it in one slice."""
+
+Offsets = list[tuple["TopicPartition", "Committed"]]
 
 CheckTopicPartition = Callable[[str, bytes, int], None]
 """Topic name, topic id, partition index: raises KafkaError where a member may not commit."""
@@ -152,20 +156,35 @@ class Store:
     def end_txn(self, producer_id: int, commit: bool) -> Generator[None, None, None]:
         """Ends a transaction here, in slices. Until the last one its offsets are half there, so
         nobody may read meanwhile."""
-        count = 0
+        begun = False
         for group_id, places in self.pending.pop(producer_id, {}).items():
             self._close_txn(producer_id, group_id)
-            offsets = self.offsets.get(group_id, {})
-            for place, committed in places.items() if commit else _taken(places):
-                count += 1
-                if count % OFFSETS_AT_ONCE == 0:
+            if group_id not in self.open_txns:
+                del self.unstable[group_id]  # nobody else has a pending commit in the group
+            for ending in _kept(places) if commit else _taken(places):
+                if begun:
                     yield
+                self._end(group_id, ending, commit)
+                begun = True
+
+    def _end(self, group_id: str, ending: Offsets, commit: bool) -> None:
+        """Some pending offsets of a group are committed, or go. With few calls and looks into
+        tables, since the other groups of the partition wait until the last of them is."""
+        if group_id in self.unstable:
+            for place, _ in ending:
                 self._settle(group_id, place)
-                if commit:
-                    standing = offsets.get(place)
-                    if standing is None or standing.position < committed.position:
-                        self.put_offset(group_id, place, committed)
-                self._count(place[0], group_id, -1)
+        gone = Counter([place[0] for place, _ in ending])
+        if commit:
+            offsets = self.offsets.setdefault(group_id, {})
+            for place, committed in ending:
+                standing = offsets.setdefault(place, committed)
+                if standing is committed:
+                    gone[place[0]] -= 1  # it was counted as pending, and counts on
+                elif standing.position < committed.position:
+                    offsets[place] = committed
+        for topic, count in gone.items():
+            if count:
+                self._count(topic, group_id, -count)
 
     def _close_txn(self, producer_id: int, group_id: str) -> None:
         producers = self.open_txns[group_id]
@@ -203,12 +222,16 @@ class Store:
         return iter(seen)
 
 
-def _taken(
-    places: dict[TopicPartition, Committed],
-) -> Iterator[tuple[TopicPartition, Committed]]:
-    """One after the other is let go of: a hundred thousand at once would hold the loop."""
-    while places:
-        yield places.popitem()
+def _kept(places: dict[TopicPartition, Committed]) -> Iterator[Offsets]:
+    left = iter(places.items())
+    while some := list(islice(left, OFFSETS_AT_ONCE)):
+        yield some
+
+
+def _taken(places: dict[TopicPartition, Committed]) -> Iterator[Offsets]:
+    """Some after the other are let go of: a hundred thousand at once would hold the loop."""
+    while some := [places.popitem() for _ in range(min(len(places), OFFSETS_AT_ONCE))]:
+        yield some
 
 
 def offset_tombstone(group_id: str, place: TopicPartition) -> Change:

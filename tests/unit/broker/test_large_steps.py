@@ -2,17 +2,20 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import pytest
 
 from scriba.broker.coordinators.markers import append_marker
+from scriba.broker.coordinators.shard import Settled
+from scriba.broker.coordinators.slices import ANSWERS_AT_ONCE, answer_in_turns
 from scriba.broker.handlers.groups.offsets import txn_offset_commit
 from scriba.broker.handlers.groups.txn import end_txn
 from scriba.broker.node import Node
 from scriba.broker.request import ANONYMOUS, Context, Deferred
-from scriba.errors import KafkaError
-from scriba.groups.classic.group import ClassicGroup, Member
+from scriba.errors import ErrorCode, KafkaError
+from scriba.groups.classic.group import ClassicGroup, Member, Phase
 from scriba.groups.offsets.commit import begin_simple_group
 from scriba.groups.offsets.fetch import PAGE
 from scriba.groups.store import OFFSETS_AT_ONCE
@@ -355,6 +358,92 @@ def test_many_groups_are_listed_and_described_while_others_are_served(in_a_node:
             assert turns >= MANY // 250
             assert len((await answer).groups) == (MANY + 2 if version == 4 else 1)
             assert codes(await small) == {0}
+
+    in_a_node(script)
+
+
+def join_request(member_id: str) -> wire.JoinGroupRequest:
+    return wire.JoinGroupRequest(
+        group_id="g",
+        session_timeout_ms=60_000,
+        rebalance_timeout_ms=60_000,
+        member_id=member_id,
+        protocol_type="consumer",
+        protocols=[wire.JoinGroupRequestProtocol(name="range", metadata=b"x")],
+    )
+
+
+def test_a_generation_of_many_members_is_formed_and_told_while_others_are_served(
+    in_a_node: InANode,
+) -> None:
+    async def script(node: Node, world: ProcessWorld) -> None:
+        one = Asker(node, world)
+        await one.ready(1)
+        group = ClassicGroup("g", 0)
+        for n in range(MANY):
+            group.add(Member(f"m{n}", None, "", "", 60_000, 60_000, (("range", b"x"),)), "consumer")
+        group.phase = Phase.STABLE
+        one.store().groups["g"] = group
+        joins = [one.ask(join_request(name), 5) for name in group.members]
+        assert one.busy
+        late = one.ask(wire.HeartbeatRequest(group_id="g", member_id="m0", generation_id=1), 4)
+        told: list[Any] = []
+        while len(told) < MANY:
+            before = len(told)
+            await steps(1)
+            told = [each for each in joins if each.done()]
+            assert len(told) - before <= ANSWERS_AT_ONCE, "so many connections in one turn"
+        assert not one.busy
+        answers = [await each for each in joins]
+        assert {(each.error_code, each.generation_id) for each in answers} == {(0, 1)}
+        assert [len(each.members) for each in answers] == [MANY, *[0] * (MANY - 1)]
+        assert (await late).error_code == 0, "asked while it was formed, answered by what it became"
+
+    in_a_node(script)
+
+
+def test_answers_for_many_wait_for_the_device_where_only_that_counts(in_a_node: InANode) -> None:
+    async def script(node: Node, world: ProcessWorld) -> None:
+        one = Asker(node, world)
+        await one.ready(1)
+        group = ClassicGroup("g", 0)
+        for n in range(MANY):
+            group.add(Member(f"m{n}", None, "", "", 60_000, 60_000, (("range", b"x"),)), "consumer")
+        group.phase, group.generation, group.protocol = Phase.COMPLETING, 1, "range"
+        one.store().groups["g"] = group
+        ask = partial(wire.SyncGroupRequest, group_id="g", generation_id=1)
+        syncs = [one.ask(ask(member_id=f"m{n}"), 3) for n in range(1, MANY)]
+        syncs.append(one.ask(ask(member_id="m0"), 3))
+        partition = node.replicas.find("__consumer_offsets", one.index)
+        end = partition.log.end_offset
+        await asyncio.wait(syncs, return_when=asyncio.FIRST_COMPLETED)
+        assert partition.log.end_offset > end
+        assert partition.log.flushed_offset == partition.log.end_offset
+        assert {(await each).error_code for each in syncs} == {0}
+
+    in_a_node(script, log_flush_interval_messages=1)
+
+
+def test_many_who_wait_hear_of_a_leadership_that_goes(in_a_node: InANode) -> None:
+    async def script(node: Node, world: ProcessWorld) -> None:
+        one = Asker(node, world)
+        await one.ready(1)
+        partition = node.replicas.find("__consumer_offsets", one.index)
+
+        async def gone() -> None:
+            raise KafkaError(ErrorCode.NOT_COORDINATOR)
+
+        waiting: list[asyncio.Future[Settled]] = [
+            asyncio.get_running_loop().create_future() for _ in range(MANY)
+        ]
+        waiting[1].cancel()
+        answer = wire.HeartbeatResponse()
+        await answer_in_turns(
+            gone(), [(each, (answer, partition.log.end_offset)) for each in waiting]
+        )
+        heard = [each.result()[0] for each in waiting if not each.cancelled()]
+        assert len(heard) == MANY - 1
+        assert all(isinstance(each, KafkaError) for each in heard)
 
     in_a_node(script)
 

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scriba.groups.assignors import ASSIGNORS, Assignment, MemberSpec
+from scriba.outcome import at_once
 
 A, B, C, D = (bytes([n]) * 16 for n in range(1, 5))
 
@@ -28,7 +29,7 @@ def assign(
     last: Plan | None = None,
     assignor: str = "uniform",
 ) -> Plan:
-    return ASSIGNORS[assignor](specs(subscriptions, last), partitions)
+    return at_once(ASSIGNORS[assignor](specs(subscriptions, last), partitions))
 
 
 def load(assignment: Assignment) -> int:
@@ -159,6 +160,6 @@ def test_range_serves_static_members_first_so_that_a_restart_changes_nothing() -
             "a": MemberSpec(frozenset({A}), {}),
             member_id: MemberSpec(frozenset({A}), {}, instance_id="one"),
         }
-        return ASSIGNORS["range"](members, {A: 3})
+        return at_once(ASSIGNORS["range"](members, {A: 3}))
 
     assert plan("z")["z"] == plan("b")["b"] == {A: frozenset({0, 1})}

@@ -1,6 +1,7 @@
 """Steps over thousands of members, groups or offsets are taken in slices; each step here counts how
 many. Nobody asks the machine in between, or what is told was copied before."""
 
+import sys
 from collections.abc import Generator
 from typing import Any, TypeVar
 
@@ -8,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scriba.errors import ErrorCode
 from scriba.groups.classic.group import ClassicGroup, Member, Phase
 from scriba.groups.consumer import describe as consumer_describe
 from scriba.groups.consumer.group import ConsumerGroup
@@ -28,7 +30,7 @@ T = TypeVar("T")
 
 
 def asked(shard: Shard, request: Message, version: int) -> Outcome:
-    return shard.machine.handle(request, 1, Caller(version, "", "", b""), shard.now)
+    return shard.machine.handle(request, 1, Caller(version, "", "", bytes(16)), shard.now)
 
 
 def stepped(work: Generator[None, None, T] | None) -> tuple[int, T]:
@@ -184,6 +186,31 @@ def test_a_transaction_with_many_offsets_ends_in_slices(shard: Shard, commit: bo
     assert store.by_topic == {"t": counts}
 
 
+@pytest.mark.parametrize("commit", [True, False])
+def test_a_transaction_ends_without_a_call_for_each_of_its_offsets(
+    shard: Shard, commit: bool
+) -> None:
+    """Other groups of the partition wait for it meanwhile."""
+    store = with_offsets(shard, MANY)
+    for n in range(2 * MANY):
+        store.put_pending(9, "g", ("t", n), offset(MANY + n))
+    ending, calls = store.end_txn(9, commit), 0
+
+    def count(frame: Any, event: str, about: Any) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    sys.setprofile(count)
+    try:
+        for _ in ending:
+            pass
+    finally:
+        sys.setprofile(None)
+    assert calls < 2 * MANY / 20
+    assert not store.unstable
+    assert len(store.offsets["g"]) == (2 * MANY if commit else MANY)
+
+
 def test_the_offsets_of_a_large_group_expire_in_slices(shard: Shard) -> None:
     store = with_offsets(shard, MANY)
     begin_simple_group(store, "small", 0)
@@ -197,6 +224,182 @@ def test_the_offsets_of_a_large_group_expire_in_slices(shard: Shard) -> None:
             steps, out = stepped(out.work)
         gone |= {event.about for event in out.events}
     assert steps >= MANY // PLACES_PER_TICK
+
+
+# --- generations ---
+
+
+def join(member_id: str = "", instance: str | None = None) -> wire.JoinGroupRequest:
+    return wire.JoinGroupRequest(
+        group_id="g",
+        session_timeout_ms=300_000,
+        rebalance_timeout_ms=60_000,
+        member_id=member_id,
+        group_instance_id=instance,
+        protocol_type="consumer",
+        protocols=[wire.JoinGroupRequestProtocol(name="range", metadata=b"x")],
+    )
+
+
+def sync(group: ClassicGroup, member_id: str, **assigned: bytes) -> wire.SyncGroupRequest:
+    return wire.SyncGroupRequest(
+        group_id="g",
+        generation_id=group.generation,
+        member_id=member_id,
+        protocol_type="consumer",
+        protocol_name="range",
+        assignments=[
+            wire.SyncGroupRequestAssignment(member_id=name, assignment=share)
+            for name, share in assigned.items()
+        ],
+    )
+
+
+def stable(shard: Shard, statics: int = 0) -> ClassicGroup:
+    group = ClassicGroup("g", 0)
+    for count, member in enumerate(members(MANY)):
+        if count < statics:
+            member.instance_id = f"i{count}"
+        group.add(member, "consumer")
+    group.phase, group.protocol = Phase.STABLE, "range"
+    shard.machine.state.store.groups["g"] = group
+    return group
+
+
+def rejoined(shard: Shard) -> tuple[ClassicGroup, Outcome]:
+    """All have joined again; what is left to do for the last of them."""
+    group = stable(shard)
+    for name in tuple(group.members):
+        assert group.phase is not Phase.COMPLETING
+        out = asked(shard, join(name), 5)
+    return group, out
+
+
+def completing(shard: Shard) -> ClassicGroup:
+    """Its generation is formed, and all but the leader have asked for their share."""
+    group, out = rejoined(shard)
+    stepped(out.work)
+    for name in group.members:
+        if name != group.leader:
+            asked(shard, sync(group, name), 5)
+    return group
+
+
+def test_a_generation_of_many_members_is_formed_in_slices(shard: Shard) -> None:
+    group, out = rejoined(shard)
+    assert out.replies == []
+    steps, done = stepped(out.work)
+    assert steps >= 2 * MANY // AT_ONCE
+    assert done.work is None
+    answers: dict[str, Any] = {answer.member_id: answer for _, answer in done.replies}  # type: ignore[attr-defined]
+    assert list(answers) == list(group.members)
+    assert {answer.generation_id for answer in answers.values()} == {group.generation} == {1}
+    told = [each.member_id for each in answers[str(group.leader)].members]
+    assert told == list(group.members), "the leader hears of all"
+    assert group.phase is Phase.COMPLETING
+    assert len(group.awaiting_sync) == MANY
+
+
+def test_many_members_are_given_their_shares_in_slices(shard: Shard) -> None:
+    group = completing(shard)
+    leader = str(group.leader)
+    out = asked(shard, sync(group, leader, **{name: name.encode() for name in group.members}), 5)
+    assert out.records == [], "nothing is stored before all of it is known"
+    steps, done = stepped(out.work)
+    assert steps >= 2 * MANY // AT_ONCE
+    assert group.phase is Phase.STABLE
+    ((_, value),) = done.records
+    shares = {each.member_id: each.assignment for each in value.members}  # type: ignore[union-attr]
+    assert shares == {name: name.encode() for name in group.members}
+    assert sorted(answer.assignment for _, answer in done.replies) == sorted(shares.values())  # type: ignore[attr-defined]
+    assert done.instead is not None
+
+
+def test_many_members_that_wait_for_a_share_are_sent_back_in_slices(shard: Shard) -> None:
+    group = completing(shard)
+    group.members["m5"].protocols = (("other", b""), ("range", b"x"))
+    steps, done = stepped(asked(shard, join("m5"), 5).work)
+    assert steps >= MANY // AT_ONCE
+    assert group.phase is Phase.PREPARING
+    sent_back = [answer for _, answer in done.replies if isinstance(answer, wire.SyncGroupResponse)]
+    assert len(sent_back) == MANY - 1
+    assert {answer.error_code for answer in sent_back} == {ErrorCode.REBALANCE_IN_PROGRESS}
+
+
+def test_many_members_that_ask_for_no_share_are_dropped_in_slices(shard: Shard) -> None:
+    group, out = rejoined(shard)
+    stepped(out.work)
+    late = Instant(shard.now.mono_ms + 60_000, shard.now.wall_ms)
+    steps, done = stepped(shard.machine.tick(late).work)
+    assert steps >= MANY // AT_ONCE
+    assert not group.members
+    assert group.phase is Phase.EMPTY
+    assert len(done.records) == 1
+
+
+def test_a_static_member_that_returns_to_many_is_stored_in_slices(shard: Shard) -> None:
+    group = stable(shard, statics=1)
+    steps, done = stepped(asked(shard, join("", "i0"), 9).work)
+    assert steps >= MANY // AT_ONCE
+    ((_, value),) = done.records
+    ((_, answer),) = done.replies
+    stored = {each.member_id for each in value.members}  # type: ignore[union-attr]
+    assert answer.member_id in stored  # type: ignore[attr-defined]
+    assert len(stored) == MANY == len(group.members)
+    assert answer.skip_assignment  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("others", ["alike", "different"])
+@pytest.mark.parametrize("assignor", ["uniform", "range"])
+def test_a_target_for_many_members_is_computed_in_slices(
+    shard: Shard, assignor: str, others: str
+) -> None:
+    topic = shard.topics.create("wide", 2 * MANY)
+    shard.topics.create("second", MANY)
+    group = ConsumerGroup("g")
+    for n in range(MANY):
+        names = {"wide", "second"} if others == "different" and n % 2 else {"wide"}
+        group.members[f"m{n}"] = ConsumerMember(
+            f"m{n}", names=frozenset(names), assignor=assignor, epoch=1
+        )
+    shard.machine.state.store.groups["g"] = group
+    request = wire.ConsumerGroupHeartbeatRequest(
+        group_id="g",
+        member_id="new",
+        member_epoch=0,
+        rebalance_timeout_ms=60_000,
+        topic_partitions=[],
+        subscribed_topic_names=["wide"],
+        server_assignor=assignor,
+    )
+    steps, done = stepped(asked(shard, request, 1).work)
+    assert steps >= 3 * MANY // AT_ONCE
+    for change in done.records:
+        group.apply(*change)
+    given = [n for target in group.target.values() for n in target.get(topic.id, ())]
+    assert sorted(given) == list(range(2 * MANY)), "each of them to one member"
+    assert group.target_epoch == group.epoch == 2
+    ((_, answer),) = done.replies
+    assert answer.assignment.topic_partitions  # type: ignore[attr-defined]
+
+
+def test_what_all_members_know_is_counted_as_they_come_change_and_go() -> None:
+    group = ClassicGroup("g", 0)
+    first, second = members(2)
+    group.add(first, "consumer")
+    group.add(second, "consumer")
+    group.phase = Phase.STABLE
+    group.offer(first, (("range", b""), ("sticky", b""), ("range", b"")))
+    assert group.supports("consumer", ["range"])
+    assert not group.supports("consumer", ["sticky"]), "the other does not know it"
+    group.offer(second, (("sticky", b""),))
+    assert group.supports("consumer", ["sticky"])
+    assert not group.supports("consumer", ["range"])
+    assert group.select_protocol() == "sticky"
+    group.remove(second.member_id)
+    assert group.supports("consumer", ["range"])
+    group.remove(first.member_id)
+    assert not group._knowing, "nothing is kept of members that have gone"
 
 
 Place = tuple[str, int]

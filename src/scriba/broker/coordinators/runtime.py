@@ -42,6 +42,8 @@ from scriba.broker.coordinators.shard import (
 )
 from scriba.broker.coordinators.shard_log import Batch, Packing, read_back
 from scriba.broker.coordinators.slices import (
+    ANSWERS_AT_ONCE,
+    answer_in_turns,
     carry_out_in_slices,
     end_in_slices,
     tell_in_slices,
@@ -289,8 +291,14 @@ class CoordinatorRuntime:
 
     def conclude(self, shard: Shard, outcome: Outcome) -> None:
         """The records are in the log and replayed."""
-        for token, answer in outcome.replies:
-            shard.reply(token, answer)
+        if len(outcome.replies) > ANSWERS_AT_ONCE:
+            answers = shard.take(outcome.replies)
+            covered = self.covered(shard.partition, shard.partition.log.end_offset)
+            work = answer_in_turns(covered, answers)
+            self._node.tasks.spawn(work, name=f"answers of {self.topic}")
+        else:
+            for token, answer in outcome.replies:
+                shard.reply(token, answer)
         for token, telling in outcome.told:
             shard.reply(token, telling)
         for event in outcome.events:

@@ -124,6 +124,17 @@ class Shard:
         if waiter is not None and not waiter.done():  # else its caller has gone
             waiter.set_result((answer, self.partition.log.end_offset))
 
+    def take(
+        self, replies: list[tuple[Token, Message]]
+    ) -> list[tuple[asyncio.Future[Settled], Settled]]:
+        """Those who wait for these replies, which somebody else gives them."""
+        end = self.partition.log.end_offset
+        return [
+            (waiter, (answer, end))
+            for token, answer in replies
+            if (waiter := self.waiting.pop(token, None)) is not None
+        ]
+
     def let_go(self, error: KafkaError) -> None:
         """Ends every wait: nobody will answer these any more."""
         waiting, self.waiting = self.waiting, {}

@@ -9,19 +9,23 @@ does not depend on the order of the two: a plain commit stands against one that 
 it by their places in the log, and a tombstone takes the pending ones of its place. So they are
 replayed when the step is done, one after the other and in slices as well, before anybody reads.
 
+A step may answer thousands at once: a classic group whose generation is formed. Each answer wakes
+a connection that encodes and sends it, so they leave some in each turn of the loop.
+
 Never: for records of a transaction, which must be appended in the step that verified them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Awaitable, Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from scriba.broker.coordinators.shard import Shard, State
+from scriba.broker.coordinators.shard import Settled, Shard, State
 from scriba.errors import KafkaError
 from scriba.instant import Instant
 from scriba.outcome import Outcome, Telling
-from scriba.runtime.loop.pace import Pace
+from scriba.runtime.loop.pace import Pace, next_turn
 
 if TYPE_CHECKING:
     from scriba.broker.coordinators.shard_log import Batch, Packing
@@ -31,6 +35,8 @@ if TYPE_CHECKING:
 
 BETWEEN_LOOKS: Final = 64
 """Records after which the clock is looked at."""
+ANSWERS_AT_ONCE: Final = 32
+"""Answers of one step that leave in one turn of the loop."""
 
 
 class Steps(Protocol):
@@ -130,6 +136,21 @@ async def tell_in_slices(clock: Clock, telling: Telling) -> Message:
             reply: Message = done.value
             return reply
         await pace()
+
+
+async def answer_in_turns(
+    covered: Awaitable[None], answers: list[tuple[asyncio.Future[Settled], Settled]]
+) -> None:
+    """Once what they tell is committed: else those who wait for that would wake together."""
+    try:
+        await covered
+    except KafkaError as error:
+        answers = [(waiter, (error, 0)) for waiter, _ in answers]
+    for count, (waiter, settled) in enumerate(answers, 1):
+        if not waiter.done():  # else its caller has gone
+            waiter.set_result(settled)
+        if count % ANSWERS_AT_ONCE == 0:
+            await next_turn()
 
 
 async def _replay_markers(shard: Shard, look: Look) -> None:

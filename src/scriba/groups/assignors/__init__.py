@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from typing import Final
 
 from scriba.groups.assignors.ranges import ranges
-from scriba.groups.assignors.spec import Assignment, Assignor, MemberSpec
+from scriba.groups.assignors.spec import AT_ONCE, Assignment, Assignor, MemberSpec
 from scriba.groups.assignors.uniform import uniform
 
 ASSIGNORS: Final[Mapping[str, Assignor]] = {"uniform": uniform, "range": ranges}
 
-__all__ = ["ASSIGNORS", "Assignment", "Assignor", "MemberSpec"]
+__all__ = ["ASSIGNORS", "AT_ONCE", "Assignment", "Assignor", "MemberSpec"]

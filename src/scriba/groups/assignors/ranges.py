@@ -7,12 +7,10 @@ their runs over a restart. It pays for that by not being sticky.
 
 from collections.abc import Mapping
 
-from scriba.groups.assignors.spec import Assignment, MemberSpec
+from scriba.groups.assignors.spec import AT_ONCE, Assigning, MemberSpec
 
 
-def ranges(
-    members: Mapping[str, MemberSpec], partitions: Mapping[bytes, int]
-) -> dict[str, Assignment]:
+def ranges(members: Mapping[str, MemberSpec], partitions: Mapping[bytes, int]) -> Assigning:
     order = sorted(members, key=lambda member_id: _rank(member_id, members[member_id]))
     plan: dict[str, dict[bytes, frozenset[int]]] = {member_id: {} for member_id in order}
     for topic in sorted(set().union(*(spec.topics for spec in members.values()))):
@@ -20,6 +18,8 @@ def ranges(
         share, extra = divmod(partitions[topic], len(subscribers))
         start = 0
         for place, member_id in enumerate(subscribers):
+            if (place + 1) % AT_ONCE == 0:
+                yield
             end = start + share + (place < extra)
             if end > start:
                 plan[member_id][topic] = frozenset(range(start, end))

@@ -1,7 +1,10 @@
 """What an assignor is told and what it answers."""
 
-from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Generator, Mapping
+from typing import Final, NamedTuple
+
+AT_ONCE: Final = 250
+"""Members that an assignor goes through before others have their turn."""
 
 Assignment = Mapping[bytes, frozenset[int]]
 """Topic id -> partitions; a topic without partitions is absent."""
@@ -15,5 +18,8 @@ class MemberSpec(NamedTuple):
     instance_id: str | None = None
 
 
-Assignor = Callable[[Mapping[str, MemberSpec], Mapping[bytes, int]], dict[str, Assignment]]
+Assigning = Generator[None, None, dict[str, Assignment]]
+"""Ends with the new target of every member, and gives way on the way there."""
+
+Assignor = Callable[[Mapping[str, MemberSpec], Mapping[bytes, int]], Assigning]
 """Members by id, number of partitions by topic id -> the new target of every member."""

@@ -11,10 +11,10 @@ two or more. Every move brings the sum of squared loads down, so this comes to a
 """
 
 import heapq
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from typing import Final
 
-from scriba.groups.assignors.spec import Assignment, MemberSpec
+from scriba.groups.assignors.spec import AT_ONCE, Assigning, Assignment, MemberSpec
 
 _Plan = dict[str, dict[bytes, set[int]]]
 
@@ -22,17 +22,15 @@ _MAX_PASSES: Final = 16
 """Over all topics, while balancing: a cap on the time, reached by no ordinary group."""
 
 
-def uniform(
-    members: Mapping[str, MemberSpec], partitions: Mapping[bytes, int]
-) -> dict[str, Assignment]:
+def uniform(members: Mapping[str, MemberSpec], partitions: Mapping[bytes, int]) -> Assigning:
     if not members:
         return {}
-    plan, free = _keep(members, partitions)
+    plan, free = yield from _keep(members, partitions)
     if len({spec.topics for spec in members.values()}) == 1:
-        _fill_shares(plan, free)
+        yield from _fill_shares(plan, free)
     else:
         loads = {member_id: sum(map(len, topics.values())) for member_id, topics in plan.items()}
-        subscribers = _subscribers(members)
+        subscribers = yield from _subscribers(members)
         order = sorted(
             subscribers,
             key=lambda topic: (
@@ -41,23 +39,28 @@ def uniform(
                 topic,
             ),
         )
-        _place_free(plan, free, order, subscribers, loads)
-        _balance(plan, [t for t in order if len(subscribers[t]) > 1], subscribers, loads)
-    return {
-        member_id: {topic: frozenset(held) for topic, held in topics.items() if held}
-        for member_id, topics in plan.items()
-    }
+        yield from _place_free(plan, free, order, subscribers, loads)
+        shared = [topic for topic in order if len(subscribers[topic]) > 1]
+        yield from _balance(plan, shared, subscribers, loads)
+    target: dict[str, Assignment] = {}
+    for count, (member_id, topics) in enumerate(plan.items(), 1):
+        target[member_id] = {topic: frozenset(held) for topic, held in topics.items() if held}
+        if count % AT_ONCE == 0:
+            yield
+    return target
 
 
 def _keep(
     members: Mapping[str, MemberSpec], partitions: Mapping[bytes, int]
-) -> tuple[_Plan, dict[bytes, list[int]]]:
+) -> Generator[None, None, tuple[_Plan, dict[bytes, list[int]]]]:
     """What members had and may still have, and the partitions that nobody has."""
     owned: dict[bytes, set[int]] = {}
     plan: _Plan = {}
-    for member_id in sorted(members):
+    for count, member_id in enumerate(sorted(members), 1):
         spec = members[member_id]
         plan[member_id] = {}
+        if count % AT_ONCE == 0:
+            yield
         for topic in sorted(spec.target):
             if topic not in spec.topics:
                 continue
@@ -66,14 +69,16 @@ def _keep(
             taken |= held
             plan[member_id][topic] = held
     topics = set().union(*(spec.topics for spec in members.values()))
-    free = {
-        topic: [p for p in range(partitions[topic]) if p not in owned.get(topic, ())]
-        for topic in sorted(topics)
-    }
+    free: dict[bytes, list[int]] = {}
+    for count, topic in enumerate(sorted(topics), 1):
+        taken = owned.get(topic, set())
+        free[topic] = [p for p in range(partitions[topic]) if p not in taken]
+        if count % AT_ONCE == 0:
+            yield
     return plan, free
 
 
-def _fill_shares(plan: _Plan, free: dict[bytes, list[int]]) -> None:
+def _fill_shares(plan: _Plan, free: dict[bytes, list[int]]) -> Generator[None, None, None]:
     loads = {member_id: sum(map(len, topics.values())) for member_id, topics in plan.items()}
     total = sum(loads.values()) + sum(map(len, free.values()))
     share, extra = divmod(total, len(plan))
@@ -82,11 +87,15 @@ def _fill_shares(plan: _Plan, free: dict[bytes, list[int]]) -> None:
     quotas = {
         member_id: share + (place < extra) for place, member_id in enumerate([*above, *others])
     }
-    for member_id in above:
+    for count, member_id in enumerate(above, 1):
+        if count % AT_ONCE == 0:
+            yield
         _give_up(plan[member_id], loads[member_id] - quotas[member_id], free)
     queue = [(topic, partition) for topic, left in free.items() for partition in left]
     queue.reverse()
-    for member_id, topics in plan.items():
+    for count, (member_id, topics) in enumerate(plan.items(), 1):
+        if count % AT_ONCE == 0:
+            yield
         for _ in range(quotas[member_id] - loads[member_id]):
             topic, partition = queue.pop()
             topics.setdefault(topic, set()).add(partition)
@@ -101,9 +110,13 @@ def _give_up(topics: dict[bytes, set[int]], count: int, free: dict[bytes, list[i
             count -= 1
 
 
-def _subscribers(members: Mapping[str, MemberSpec]) -> dict[bytes, list[str]]:
+def _subscribers(
+    members: Mapping[str, MemberSpec],
+) -> Generator[None, None, dict[bytes, list[str]]]:
     found: dict[bytes, list[str]] = {}
-    for member_id in sorted(members):
+    for count, member_id in enumerate(sorted(members), 1):
+        if count % AT_ONCE == 0:
+            yield
         for topic in members[member_id].topics:
             found.setdefault(topic, []).append(member_id)
     return found
@@ -115,13 +128,17 @@ def _place_free(
     order: list[bytes],
     subscribers: dict[bytes, list[str]],
     loads: dict[str, int],
-) -> None:
+) -> Generator[None, None, None]:
+    placed = 0
     for topic in order:
         if not free[topic]:
             continue
         heap = [(loads[member_id], member_id) for member_id in subscribers[topic]]
         heapq.heapify(heap)
         for partition in free[topic]:
+            placed += 1
+            if placed % AT_ONCE == 0:
+                yield
             load, member_id = heap[0]
             plan[member_id].setdefault(topic, set()).add(partition)
             loads[member_id] = load + 1
@@ -133,14 +150,23 @@ def _balance(
     order: list[bytes],
     subscribers: dict[bytes, list[str]],
     loads: dict[str, int],
-) -> None:
+) -> Generator[None, None, None]:
+    looked_at = 0
     for _ in range(_MAX_PASSES):
-        moved = sum(_balance_topic(plan, topic, subscribers[topic], loads) for topic in order)
+        moved = 0
+        for topic in order:
+            moved += yield from _balance_topic(plan, topic, subscribers[topic], loads)
+            looked_at += len(subscribers[topic])
+            if looked_at >= AT_ONCE:
+                looked_at = 0
+                yield
         if not moved:
             return
 
 
-def _balance_topic(plan: _Plan, topic: bytes, subscribers: list[str], loads: dict[str, int]) -> int:
+def _balance_topic(
+    plan: _Plan, topic: bytes, subscribers: list[str], loads: dict[str, int]
+) -> Generator[None, None, int]:
     """Evens out one topic. Within it a giver never receives: the loads of givers only sink and
     those of takers only rise until they meet, so two heaps without corrections are enough."""
     takers = [(loads[member_id], member_id) for member_id in subscribers]
@@ -164,4 +190,6 @@ def _balance_topic(plan: _Plan, topic: bytes, subscribers: list[str], loads: dic
         else:
             heapq.heappop(givers)
         moved += 1
+        if moved % AT_ONCE == 0:
+            yield
     return moved

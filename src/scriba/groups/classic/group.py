@@ -10,17 +10,19 @@ next leader, a tie between protocols) comes out the same on every run.
 
 import enum
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, NoReturn
 
 from scriba.errors import ErrorCode, KafkaError, ParseError
 from scriba.groups.classic.embedded import read_topics
 from scriba.groups.store import CheckTopicPartition, Committed
-from scriba.outcome import Change, Token
+from scriba.outcome import Change, Token, at_once
 from scriba.wire.messages.stored_groups import GroupMetadataKey, GroupMetadataValue, MemberMetadata
 
 CONSUMER_PROTOCOL: Final = "consumer"
+AT_ONCE: Final = 250
+"""Members that are gone through before others have their turn."""
 
 
 class Phase(enum.StrEnum):
@@ -107,8 +109,8 @@ class ClassicGroup:
         self.initial_delay_ms = 0
         self.initial_left_ms = 0
         self.stored: GroupMetadataValue | None = None
-        self._common: frozenset[str] | None = None
-        """The protocols that all members know, once somebody has asked."""
+        self._knowing: Counter[str] = Counter()
+        """Protocol -> how many members know it."""
 
     # --- phases ---
 
@@ -120,10 +122,10 @@ class ClassicGroup:
     def can_rebalance(self) -> bool:
         return Phase.PREPARING in VALID[self.phase]
 
-    def next_generation(self, wall_ms: int) -> None:
+    def next_generation(self, wall_ms: int) -> Generator[None, None, None]:
         self.generation += 1
         self.protocol = self.select_protocol() if self.members else None
-        self.topics = self.subscribed_topics()
+        self.topics = yield from self.subscribed_topics()
         self.become(Phase.COMPLETING if self.members else Phase.EMPTY, wall_ms)
         self.awaiting_sync.clear()
 
@@ -138,15 +140,16 @@ class ClassicGroup:
         if self.leader is None:
             self.leader = member.member_id
         self.members[member.member_id] = member
-        self._common = None
+        self._knowing.update(_names(member.protocols))
         self.pending.pop(member.member_id, None)
 
     def remove(self, member_id: str) -> None:
         """Takes out a member or a pending member, whose waiters have been answered."""
         member = self.members.pop(member_id, None)
-        self._common = None
-        if member is not None and member.instance_id is not None:
-            del self.statics[member.instance_id]
+        if member is not None:
+            self._forget(member.protocols)
+            if member.instance_id is not None:
+                del self.statics[member.instance_id]
         if self.leader == member_id:
             self.leader = next(iter(self.members), None)
         self.pending.pop(member_id, None)
@@ -154,9 +157,9 @@ class ClassicGroup:
 
     def offer(self, member: Member, protocols: Protocols) -> None:
         """What a member that joins again can do now."""
-        if member.protocols != protocols:
-            member.protocols = protocols
-            self._common = None
+        self._forget(member.protocols)
+        member.protocols = protocols
+        self._knowing.update(_names(protocols))
 
     def rename(self, member: Member, member_id: str) -> None:
         """A static member came back under a new id, which takes over place and leadership."""
@@ -217,35 +220,42 @@ class ClassicGroup:
             return bool(protocol_type and protocols)
         if protocol_type != self.protocol_type:
             return False
-        common = self._common_protocols()
-        return not self.members or any(name in common for name in protocols)
+        return not self.members or any(map(self._is_common, protocols))
 
     def select_protocol(self) -> str:
         """Every member votes for the first of its protocols that all can use."""
-        common = self._common_protocols()
+        common = {name for name, count in self._knowing.items() if count == len(self.members)}
         votes = Counter(
             next(name for name, _ in member.protocols if name in common)
             for member in self.members.values()
         )
         return votes.most_common(1)[0][0]
 
-    def _common_protocols(self) -> frozenset[str]:
-        if self._common is None:
-            names = [{name for name, _ in member.protocols} for member in self.members.values()]
-            self._common = frozenset(set.intersection(*names) if names else ())
-        return self._common
+    def _forget(self, protocols: Protocols) -> None:
+        """A member no longer knows them."""
+        for name in _names(protocols):
+            self._knowing[name] -= 1
+            if not self._knowing[name]:
+                del self._knowing[name]
 
-    def subscribed_topics(self) -> frozenset[str] | None:
+    def _is_common(self, name: str) -> bool:
+        """Whether all members know a protocol."""
+        return self._knowing[name] == len(self.members)
+
+    def subscribed_topics(self) -> Generator[None, None, frozenset[str] | None]:
         """The topics of all members, if they speak the consumers' protocol. Only the first version
-        of a subscription is read, which later ones begin with."""
+        of a subscription is read, which later ones begin with; members' are mostly alike."""
         if self.protocol_type != CONSUMER_PROTOCOL:
             return None
         if not self.members:
             return frozenset()
         topics: set[str] = set()
+        subscriptions = {member.metadata(self.protocol) for member in self.members.values()}
         try:
-            for member in self.members.values():
-                topics.update(read_topics(member.metadata(self.protocol)))
+            for count, subscription in enumerate(subscriptions, 1):
+                topics.update(read_topics(subscription))
+                if count % AT_ONCE == 0:
+                    yield
         except ParseError:
             return None
         return frozenset(topics)
@@ -323,20 +333,12 @@ class ClassicGroup:
 
     # --- stored ---
 
-    def record(self) -> Change:
-        members = [
-            MemberMetadata(
-                member_id=member.member_id,
-                group_instance_id=member.instance_id,
-                client_id=member.client_id,
-                client_host=member.client_host,
-                rebalance_timeout=member.rebalance_timeout_ms,
-                session_timeout=member.session_timeout_ms,
-                subscription=member.metadata(self.protocol),
-                assignment=member.assignment,
-            )
-            for member in self.members.values()
-        ]
+    def record(self) -> Generator[None, None, Change]:
+        members = []
+        for count, member in enumerate(self.members.values(), 1):
+            members.append(_stored(member, self.protocol))
+            if count % AT_ONCE == 0:
+                yield
         value = GroupMetadataValue(
             protocol_type=self.protocol_type or "",
             generation=self.generation,
@@ -368,9 +370,26 @@ class ClassicGroup:
         group.leader = value.leader
         if group.members:
             group.phase = Phase.STABLE
-        group.topics = group.subscribed_topics()
+        group.topics = at_once(group.subscribed_topics())
         group.stored = value
         return group
+
+
+def _names(protocols: Protocols) -> set[str]:
+    return {name for name, _ in protocols}
+
+
+def _stored(member: Member, protocol: str | None) -> MemberMetadata:
+    return MemberMetadata(
+        member_id=member.member_id,
+        group_instance_id=member.instance_id,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        rebalance_timeout=member.rebalance_timeout_ms,
+        session_timeout=member.session_timeout_ms,
+        subscription=member.metadata(protocol),
+        assignment=member.assignment,
+    )
 
 
 def empty_record(group: ClassicGroup) -> Change:

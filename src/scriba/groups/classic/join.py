@@ -1,5 +1,7 @@
 """JoinGroup: who may come in, as whom, and whether that makes the group rebalance."""
 
+from collections.abc import Generator
+
 from scriba.errors import ErrorCode, KafkaError
 from scriba.groups.classic.group import (
     ClassicGroup,
@@ -23,7 +25,7 @@ from scriba.groups.classic.rebalance import (
 )
 from scriba.groups.state import State, Timer, client_host, fresh_uuid
 from scriba.instant import Instant
-from scriba.outcome import Caller, Outcome, Token
+from scriba.outcome import Caller, Outcome, Token, carry_on
 from scriba.wire.messages.groups import JoinGroupRequest
 
 MEMBER_ID_REQUIRED_FROM = 4
@@ -197,10 +199,17 @@ def _replace(
             rebalance(state, group, reason, out, now)
         return
     member.joining = None
-    out.records.append(group.record())
+    carry_on(out, _stand_in(group, member, waiter, old_leader, out))
+
+
+def _stand_in(
+    group: ClassicGroup, member: Member, waiter: Waiter, old_leader: str | None, out: Outcome
+) -> Generator[None, None, None]:
+    """The generation goes on with the member under its new id."""
+    out.records.append((yield from group.record()))
     if waiter.version >= SKIP_ASSIGNMENT_FROM:
         # KIP-814: a leader that was replaced hears of its members, but need not assign again.
-        response = joined(group, member, skip=group.leader == member_id)
+        response = joined(group, member, skip=group.leader == member.member_id)
     else:
         # Told of the old leader, the client takes itself for a follower and does not assign.
         response = joined(group, member, as_leader=False)

@@ -1,10 +1,11 @@
 """SyncGroup, Heartbeat and LeaveGroup of classic groups; what is stored of them; loading."""
 
+from collections.abc import Generator
 from functools import partial
 
 from scriba.errors import ErrorCode, KafkaError
 from scriba.events import Event, EventKind
-from scriba.groups.classic.group import ClassicGroup, Member, Phase, Waiter, refuse
+from scriba.groups.classic.group import AT_ONCE, ClassicGroup, Member, Phase, Waiter, refuse
 from scriba.groups.classic.rebalance import (
     SYNC,
     answer_sync,
@@ -18,7 +19,7 @@ from scriba.groups.classic.rebalance import (
 from scriba.groups.refusals import refused
 from scriba.groups.state import State, Timer
 from scriba.instant import Instant
-from scriba.outcome import Caller, Origin, Outcome, Token
+from scriba.outcome import Caller, Origin, Outcome, Token, carry_on
 from scriba.wire.messages.groups import (
     HeartbeatRequest,
     HeartbeatResponse,
@@ -66,7 +67,8 @@ def sync(
         return out
     wait_to_sync(member, Waiter(token, caller.version), out)
     if member.member_id == group.leader:
-        _assign(state, group, request, out, now)
+        shares = {share.member_id: bytes(share.assignment) for share in request.assignments}
+        carry_on(out, _assign(state, group, shares, out, now))
     return out
 
 
@@ -93,15 +95,16 @@ def _check_sync(group: ClassicGroup, request: SyncGroupRequest) -> Member:
 
 
 def _assign(
-    state: State, group: ClassicGroup, request: SyncGroupRequest, out: Outcome, now: Instant
-) -> None:
-    shares = {share.member_id: bytes(share.assignment) for share in request.assignments}
+    state: State, group: ClassicGroup, shares: dict[str, bytes], out: Outcome, now: Instant
+) -> Generator[None, None, None]:
     for member in group.members.values():
         member.assignment = shares.get(member.member_id, b"")
-    out.records.append(group.record())
+    out.records.append((yield from group.record()))
     group.become(Phase.STABLE, now.wall_ms)
-    for member in group.members.values():
+    for count, member in enumerate(group.members.values(), 1):
         answer_sync(state, group, member, ErrorCode.NONE, out, now)
+        if count % AT_ONCE == 0:
+            yield
     text = f"generation {group.generation} is stable with {len(group.members)} members"
     out.events.append(Event(EventKind.GROUP_REBALANCE, group.group_id, text))
     out.instead = partial(_unassign, state, group)

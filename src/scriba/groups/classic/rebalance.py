@@ -12,16 +12,20 @@ its share within another rebalance timeout is dropped, and the next rebalance be
 
 A group that was empty waits first: `group.initial.rebalance.delay.ms`, again while members keep
 coming, within the rebalance timeout.
+
+What goes through all members gives way after each `AT_ONCE` of them, as one step all the same. So
+what begins or ends a phase is the last part of its step.
 """
 
+from collections.abc import Generator
 from typing import Final
 
 from scriba.errors import ErrorCode
 from scriba.events import Event, EventKind
-from scriba.groups.classic.group import ClassicGroup, Member, Phase, Waiter
+from scriba.groups.classic.group import AT_ONCE, ClassicGroup, Member, Phase, Waiter
 from scriba.groups.state import State, Timer
 from scriba.instant import Instant
-from scriba.outcome import Outcome
+from scriba.outcome import Outcome, carry_on
 from scriba.wire.messages.groups import (
     JoinGroupResponse,
     JoinGroupResponseMember,
@@ -46,10 +50,18 @@ def rebalance(state: State, group: ClassicGroup, reason: str, out: Outcome, now:
 
 
 def prepare(state: State, group: ClassicGroup, reason: str, out: Outcome, now: Instant) -> None:
+    carry_on(out, _prepare(state, group, reason, out, now))
+
+
+def _prepare(
+    state: State, group: ClassicGroup, reason: str, out: Outcome, now: Instant
+) -> Generator[None, None, None]:
     if group.phase is Phase.COMPLETING:
-        for member in group.members.values():
+        for count, member in enumerate(group.members.values(), 1):
             member.assignment = b""
             answer_sync(state, group, member, ErrorCode.REBALANCE_IN_PROGRESS, out, now)
+            if count % AT_ONCE == 0:
+                yield
     group.awaiting_sync.clear()
     state.timers.cancel(Timer(SYNC, group.group_id))
     first = group.phase is Phase.EMPTY
@@ -67,7 +79,7 @@ def prepare(state: State, group: ClassicGroup, reason: str, out: Outcome, now: I
         group.initial_left_ms = max(group.rebalance_timeout_ms() - delay, 0)
         state.timers.set(Timer(JOIN, group.group_id), now.mono_ms + delay)
     elif group.all_joined():
-        complete_join(state, group, out, now)
+        yield from _complete_join(state, group, out, now)
     else:
         _await_joins(state, group, now)
 
@@ -80,30 +92,36 @@ def complete_if_all_joined(
     if group.phase is not Phase.PREPARING or not group.all_joined():
         return
     if first_too or group.previous is not Phase.EMPTY:
-        complete_join(state, group, out, now)
+        carry_on(out, _complete_join(state, group, out, now))
 
 
-def complete_join(state: State, group: ClassicGroup, out: Outcome, now: Instant) -> None:
+def _complete_join(
+    state: State, group: ClassicGroup, out: Outcome, now: Instant
+) -> Generator[None, None, None]:
     state.timers.cancel(Timer(JOIN, group.group_id))
-    for member in list(group.members.values()):
+    for count, member in enumerate(list(group.members.values()), 1):
         if member.joining is None and member.instance_id is None:
             drop(state, group, member.member_id, out)
+        if count % AT_ONCE == 0:
+            yield
     if not group.elect_joined_leader() and group.members:
         # Nobody but silent static members: their sessions decide.
         _await_joins(state, group, now)
         return
-    group.next_generation(now.wall_ms)
+    yield from group.next_generation(now.wall_ms)
     if group.empty():
-        out.records.append(group.record())
+        out.records.append((yield from group.record()))
         out.events.append(Event(EventKind.GROUP_REBALANCE, group.group_id, "the group is empty"))
         return
-    for member in group.members.values():
+    for count, member in enumerate(group.members.values(), 1):
         if member.joining is not None:
             out.replies.append((member.joining.token, joined(group, member)))
             member.joining = None
         keep_session(state, group, member, now)
         member.fresh = False
         group.awaiting_sync[member.member_id] = None
+        if count % AT_ONCE == 0:
+            yield
     deadline = now.mono_ms + group.rebalance_timeout_ms()
     state.timers.set(Timer(SYNC, group.group_id), deadline)
 
@@ -128,7 +146,7 @@ def on_join_timer(state: State, timer: Timer, now: Instant) -> Outcome:
         group.initial_left_ms = max(left - waited, 0)
         state.timers.set(timer, now.mono_ms + group.initial_delay_ms)
     else:
-        complete_join(state, group, out, now)
+        carry_on(out, _complete_join(state, group, out, now))
     return out
 
 
@@ -137,11 +155,20 @@ def on_sync_timer(state: State, timer: Timer, now: Instant) -> Outcome:
     group = state.store.groups.get(timer.group_id)
     if not isinstance(group, ClassicGroup) or not group.awaiting_sync:
         return out
-    late = list(group.awaiting_sync)
-    for member_id in late:
-        drop(state, group, member_id, out)
-    prepare(state, group, f"{', '.join(late)} did not ask for an assignment", out, now)
+    carry_on(out, _drop_late(state, group, out, now))
     return out
+
+
+def _drop_late(
+    state: State, group: ClassicGroup, out: Outcome, now: Instant
+) -> Generator[None, None, None]:
+    late = list(group.awaiting_sync)
+    for count, member_id in enumerate(late, 1):
+        drop(state, group, member_id, out)
+        if count % AT_ONCE == 0:
+            yield
+    reason = f"{', '.join(late)} did not ask for an assignment"
+    yield from _prepare(state, group, reason, out, now)
 
 
 def on_session_timer(state: State, timer: Timer, now: Instant) -> Outcome:

@@ -9,6 +9,7 @@ that revokes all before joining (eager) reports no owned partitions; one that ke
 waits for is free.
 """
 
+from collections.abc import Generator
 from dataclasses import replace
 from functools import partial
 
@@ -42,7 +43,7 @@ from scriba.groups.consumer.reconcile import Owned
 from scriba.groups.refusals import refused
 from scriba.groups.state import State, Timer, client_host, fresh_uuid
 from scriba.instant import Instant
-from scriba.outcome import Caller, Outcome, Token
+from scriba.outcome import Caller, Outcome, Token, begun, carry_on
 from scriba.wire.messages.groups import (
     HeartbeatRequest,
     HeartbeatResponse,
@@ -72,12 +73,23 @@ def join(
     group = _group(state, request.group_id)
     if group.empty():
         return _join_anew(state, group, request, token, caller, now)
+    return begun(_join_living(state, group, request, token, caller, now))
+
+
+def _join_living(
+    state: State,
+    group: ConsumerGroup,
+    request: JoinGroupRequest,
+    token: Token,
+    caller: Caller,
+    now: Instant,
+) -> Generator[None, None, Outcome]:
     out = Outcome(instead=partial(undo, state, request.group_id))
     try:
         error = classic_join.malformed(state, request)
         if error is not None:
             raise KafkaError(error)
-        response = _join(state, group, request, caller, out, now)
+        response = yield from _join(state, group, request, caller, out, now)
     except KafkaError as e:
         response = refused_join(caller.version, request.member_id, e.code)
         return Outcome(replies=[(token, response)])
@@ -111,7 +123,7 @@ def _join(
     caller: Caller,
     out: Outcome,
     now: Instant,
-) -> JoinGroupResponse:
+) -> Generator[None, None, JoinGroupResponse]:
     member_id = request.member_id or fresh_uuid(caller)
     check_room(state, group, member_id)
     _check_protocols(group, request, member_id)
@@ -143,7 +155,7 @@ def _join(
     if downwards:
         member = _downgrade(state, draft, before, after, owned, out, now)
     else:
-        member = settle(state, draft, before, after, owned, out, now)
+        member = yield from settle(state, draft, before, after, owned, out, now)
         out.records = draft.records
         state.timers.cancel(Timer(JOIN, group.group_id, member_id))
         keep_session(state, group.group_id, member, now)
@@ -249,11 +261,19 @@ def heartbeat(
     except KafkaError as e:
         return Outcome(replies=[(token, refused(request, e.code, caller.version))])
     out = Outcome(instead=partial(undo, state, request.group_id))
-    # Where only classic members are left there may be no other heartbeat to find this out.
     draft = Draft(group)
     draft.sees = caller.sees
+    carry_on(out, _heartbeat(state, draft, member, token, out, now))
+    return out
+
+
+def _heartbeat(
+    state: State, draft: Draft, member: ConsumerMember, token: Token, out: Outcome, now: Instant
+) -> Generator[None, None, None]:
+    group = draft.group
+    # Where only classic members are left there may be no other heartbeat to find this out.
     update(state, draft, member, member, out, now)
-    retarget(state, draft, now)
+    yield from retarget(state, draft, now)
     looked(state, draft)
     out.records = draft.records
     keep_session(state, group.group_id, member, now)
@@ -266,7 +286,6 @@ def heartbeat(
         error = ErrorCode.REBALANCE_IN_PROGRESS
         _await_join(state, group, member, now)
     out.replies.append((token, HeartbeatResponse(error_code=error)))
-    return out
 
 
 def _check_member(

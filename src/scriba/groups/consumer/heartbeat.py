@@ -1,5 +1,6 @@
 """ConsumerGroupHeartbeat: joining, staying, leaving; and what a member's timers do."""
 
+from collections.abc import Generator
 from dataclasses import replace
 from functools import partial
 from typing import Final, NoReturn
@@ -31,7 +32,7 @@ from scriba.groups.consumer.progress import (
 from scriba.groups.consumer.reconcile import Owned, owned_by
 from scriba.groups.state import State, Timer, client_host
 from scriba.instant import Instant
-from scriba.outcome import Caller, Outcome, Token
+from scriba.outcome import Caller, Outcome, Token, begun
 from scriba.wire.messages.groups import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
@@ -55,13 +56,23 @@ def heartbeat(
     caller: Caller,
     now: Instant,
 ) -> Outcome:
+    return begun(_heartbeat(state, request, token, caller, now))
+
+
+def _heartbeat(
+    state: State,
+    request: ConsumerGroupHeartbeatRequest,
+    token: Token,
+    caller: Caller,
+    now: Instant,
+) -> Generator[None, None, Outcome]:
     out = Outcome(instead=partial(undo, state, request.group_id))
     try:
         _check(state, request, caller.version)
         if request.member_epoch in (LEAVE_EPOCH, STATIC_LEAVE_EPOCH):
             response = _leave(state, request, out, now)
         else:
-            response = _stay(state, request, caller, out, now)
+            response = yield from _stay(state, request, caller, out, now)
     except KafkaError as e:
         response = ConsumerGroupHeartbeatResponse(error_code=e.code, error_message=e.message)
         return Outcome(replies=[(token, response)])
@@ -111,7 +122,7 @@ def _stay(
     caller: Caller,
     out: Outcome,
     now: Instant,
-) -> ConsumerGroupHeartbeatResponse:
+) -> Generator[None, None, ConsumerGroupHeartbeatResponse]:
     joining = request.member_epoch == JOIN_EPOCH
     standing = state.store.groups.get(request.group_id)
     draft = _open(state, request.group_id, joining)
@@ -136,7 +147,7 @@ def _stay(
         client_host=client_host(caller),
         classic=None,
     )
-    member = settle(state, draft, before, after, owned, out, now)
+    member = yield from settle(state, draft, before, after, owned, out, now)
     if isinstance(standing, ClassicGroup):
         out.instead = None
         dissolve(state, standing, ErrorCode.REBALANCE_IN_PROGRESS, out)

@@ -26,7 +26,7 @@ from scriba.groups.consumer.progress import cancel_timers
 from scriba.groups.consumer.topic_hash import metadata_hash
 from scriba.groups.state import State
 from scriba.instant import Instant
-from scriba.outcome import Outcome
+from scriba.outcome import Outcome, at_once
 
 UPWARDS = ("upgrade", "bidirectional")
 DOWNWARDS = ("downgrade", "bidirectional")
@@ -166,7 +166,7 @@ def downgrade(
         classic.add(member, CONSUMER_PROTOCOL)
     classic.phase = Phase.STABLE
     classic.protocol = classic.select_protocol()
-    classic.topics = classic.subscribed_topics()
+    classic.topics = at_once(classic.subscribed_topics())
     for member in classic.members.values():
         member.assignment = write_assignment(
             group.target.get(member.member_id, {}),
@@ -174,7 +174,7 @@ def downgrade(
             version_of(member.metadata(classic.protocol)),
         )
         keep_classic_session(state, classic, member, now)
-    out.records += [*state.store.groups[group.group_id].tombstones(), classic.record()]
+    out.records += [*state.store.groups[group.group_id].tombstones(), at_once(classic.record())]
     state.store.groups[group.group_id] = classic
     out.events.append(Event(EventKind.GROUP_MIGRATED, group.group_id, "to the classic protocol"))
     if why is not None:

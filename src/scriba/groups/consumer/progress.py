@@ -7,10 +7,11 @@ new target is computed if there is none for that epoch, and the last one is old 
 and the member makes one step towards its target.
 """
 
+from collections.abc import Generator
 from typing import Final
 
 from scriba.events import Event, EventKind
-from scriba.groups.assignors import ASSIGNORS, MemberSpec
+from scriba.groups.assignors import ASSIGNORS, AT_ONCE, MemberSpec
 from scriba.groups.consumer import records
 from scriba.groups.consumer.group import ConsumerGroup, Draft
 from scriba.groups.consumer.member import STATIC_LEAVE_EPOCH, ConsumerMember, MemberState
@@ -40,10 +41,10 @@ def settle(
     owned: Owned,
     out: Outcome,
     now: Instant,
-) -> ConsumerMember:
+) -> Generator[None, None, ConsumerMember]:
     """The member as it comes out of this; `before` is what it was, or a blank if it is new."""
     update(state, draft, before, after, out, now)
-    retarget(state, draft, now)
+    yield from retarget(state, draft, now)
     member = step(state, draft, owned, before, after, now)
     looked(state, draft)
     return member
@@ -156,8 +157,9 @@ def _refresh(state: State, draft: Draft, out: Outcome, now: Instant) -> bool:
 # --- target ---
 
 
-def retarget(state: State, draft: Draft, now: Instant) -> None:
-    """Computes a target for the group epoch, unless there is one or the last is too young."""
+def retarget(state: State, draft: Draft, now: Instant) -> Generator[None, None, None]:
+    """Computes a target for the group epoch, unless there is one or the last is too young. In a
+    large group that is done in slices."""
     group = draft.group
     if group.target_epoch >= group.epoch:
         return
@@ -169,7 +171,9 @@ def retarget(state: State, draft: Draft, now: Instant) -> None:
     partitions: dict[bytes, int] = {}
     specs: dict[str, MemberSpec] = {}
     topics: dict[tuple[frozenset[str], str], frozenset[bytes]] = {}
-    for member in group.members.values():
+    for count, member in enumerate(group.members.values(), 1):
+        if count % AT_ONCE == 0:
+            yield
         wanted = (member.names, member.regex)
         if wanted not in topics:
             subscription = group.subscription(member, state.topics)
@@ -178,15 +182,13 @@ def retarget(state: State, draft: Draft, now: Instant) -> None:
         specs[member.member_id] = MemberSpec(
             topics[wanted], group.target.get(member.member_id, {}), member.instance_id
         )
-    target = assign(specs, partitions)
-    draft.write(
-        *(
-            records.target(group.group_id, member_id, target[member_id])
-            for member_id in sorted(target)
-            if group.target.get(member_id) != target[member_id]
-        ),
-        records.target_epoch(group.group_id, group.epoch, now.wall_ms),
-    )
+    target = yield from assign(specs, partitions)
+    for count, member_id in enumerate(sorted(target), 1):
+        if group.target.get(member_id) != target[member_id]:
+            draft.write(records.target(group.group_id, member_id, target[member_id]))
+        if count % AT_ONCE == 0:
+            yield
+    draft.write(records.target_epoch(group.group_id, group.epoch, now.wall_ms))
 
 
 # --- the member's step ---
