@@ -8,6 +8,7 @@ from typing import Any, Final, Protocol
 
 from scriba.runtime.loop.hosting import ChildProcess, LoopThread
 from scriba.runtime.loop.lapse import LapseLoop
+from scriba.runtime.loop.loop import without_collections
 
 PATIENCE_S: Final = 60
 """A call that takes longer hangs, and is told as such."""
@@ -43,7 +44,8 @@ class ThreadHost:
 
     def start(self, settings: Mapping[str, str], ahead_ns: int) -> Addresses:
         # Only the process that runs the broker loads it.
-        from scriba.testing.inside import Inside
+        with without_collections():
+            from scriba.testing.inside import Inside
 
         self._thread = LoopThread(LapseLoop(ahead_ns), "scriba-broker")
 

@@ -5,41 +5,30 @@ fault that was armed, need no connection, and never compete with the program und
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
-from functools import partial
+from collections.abc import Mapping
 from typing import Any, Final
 
 from scriba.broker.api.faults import Fault, Faults
 from scriba.broker.api.table import api_table
 from scriba.broker.node import Node
-from scriba.broker.partitions.partition import Partition
 from scriba.broker.request import ANONYMOUS, Context, Deferred
-from scriba.client.consuming.completed_fetch import CompletedFetch, DecodeSettings
-from scriba.client.consuming.record import ConsumerRecord
-from scriba.client.model import TopicPartition
-from scriba.client.producing.partitioner import by_key
 from scriba.controller.partitions.elections import MIN_ISR
 from scriba.errors import ErrorCode, KafkaError, error_code
 from scriba.records.batch import Record as Plain
 from scriba.records.batch import encode_batch
 from scriba.runtime.loop.lapse import LapseLoop, LapseWorld
 from scriba.settings import NodeSettings
-from scriba.storage.results import Slice
-from scriba.storage.segments.not_resident import settled
 from scriba.testing.model import Group, Record, Transaction
 from scriba.wire.apis import API
 from scriba.wire.messages import admin, configs, produce, txn
 from scriba.wire.messages import groups as of_groups
-from scriba.wire.messages.fetch import AbortedTransaction
 from scriba.wire.schema import Message
 
-READ_BYTES: Final = 1 << 20
 LOADING_PAUSE_S: Final = 0.002
 SET: Final = 0
 DELETE: Final = 1
 """The operation of IncrementalAlterConfigs that goes back to the default."""
 TOPIC: Final = 2
-AS_BYTES: Final = DecodeSettings(to_key=None, to_value=None, check_crcs=True, skip_errors=False)
 
 Headers = tuple[tuple[str, bytes | None], ...]
 
@@ -124,11 +113,13 @@ class Inside:
         found = self._node.image.topics_by_name.get(topic)
         if found is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {topic}")
+        from scriba.testing.reading import read_records
+
         wanted = sorted(found.partitions) if partition is None else [partition]
         records: list[Record] = []
         for index in wanted:
             where = self._node.replicas.find(topic, index)
-            records += [_plain(each) async for each in _records(where, uncommitted)]
+            records += [each async for each in read_records(where, uncommitted)]
         return records
 
     async def committed(self, group: str) -> dict[tuple[str, int], int]:
@@ -205,6 +196,8 @@ class Inside:
             await self.create_topic(topic, -1, {})
         count = len(self._node.image.topics_by_name[topic].partitions)
         if partition is None:
+            from scriba.client.producing.partitioner import by_key
+
             partition = 0 if key is None else by_key(key, count)
         at = self._loop.clock.wall_ms() if timestamp is None else timestamp
         batch = encode_batch([Plain(0, at, key, value, headers)])
@@ -288,42 +281,3 @@ class Inside:
 def _check(code: int, text: str | None) -> None:
     if code:
         raise KafkaError(error_code(code), text or "")
-
-
-async def _records(
-    partition: Partition, uncommitted: bool
-) -> AsyncGenerator[ConsumerRecord[Any, Any], None]:
-    """What a consumer of the partition sees from its start, control records left out."""
-    store = partition.log
-    offset = store.start_offset
-    bound = partition.readable(not uncommitted).value
-    where = TopicPartition(partition.topic, partition.index)
-    while offset < bound:
-        found = await settled(partial(store.read, offset, READ_BYTES, bound))
-        if not isinstance(found, Slice):
-            return
-        data = memoryview(bytearray(found.size))
-        found.file.pread_into(data, found.position)
-        aborted = None
-        if not uncommitted:
-            aborted = [
-                AbortedTransaction(producer_id=gone.producer_id, first_offset=gone.first_offset)
-                for gone in store.aborted_transactions(offset, bound, found)
-            ]
-        chunk = CompletedFetch(where, data, offset, 0, AS_BYTES, aborted)
-        while records := chunk.take(READ_BYTES):
-            for record in records:
-                yield record
-        offset = chunk.end_offset
-
-
-def _plain(record: ConsumerRecord[Any, Any]) -> Record:
-    return Record(
-        record.topic,
-        record.partition,
-        record.offset,
-        record.key,
-        record.value,
-        tuple(record.headers),
-        record.timestamp,
-    )

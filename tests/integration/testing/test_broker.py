@@ -441,3 +441,30 @@ def test_no_warning_is_given_by_a_whole_life() -> None:
     )
     told = [line for line in done.stderr.splitlines() if " took " not in line]
     assert (done.stdout, told) == ("", [])
+
+
+STARTING = """
+import gc, sys
+import scriba.testing
+
+
+class Watch:
+    def find_spec(name, path, target=None):
+        if name == "scriba.broker.node":
+            print("collects:", gc.isenabled())
+
+
+sys.meta_path.insert(0, Watch)
+with scriba.testing.broker() as broker:
+    print("collects:", gc.isenabled())
+    print("client:", *(name for name in sys.modules if name.startswith("scriba.client")))
+    broker.produce("t", b"x", key=b"k")
+    print([record.value for record in broker.records("t")])
+"""
+
+
+def test_a_start_loads_no_client_and_collects_nothing_while_it_loads_the_broker() -> None:
+    done = subprocess.run([sys.executable, "-c", STARTING], capture_output=True, text=True)
+    assert done.stderr == ""
+    told = ["collects: False", "collects: True", "client:", "[b'x']"]
+    assert done.stdout.splitlines() == told
