@@ -375,8 +375,8 @@ class EventKind(enum.Enum):
     ISR_SHRUNK = (
         "isr_shrunk",
         WARNING,
-        "A replica left the in-sync set of a partition that this broker leads: it was silent, too "
-        "slow, or its broker was fenced.",
+        "A replica left the in-sync set of a partition that this broker leads, or that nobody "
+        "leads since: it was silent, too slow, or its broker was fenced.",
         "See whether the broker that is named is up and reachable, and its disk fast enough.",
     )
     LEADER_CUT_OFF = (

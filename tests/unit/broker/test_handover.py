@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scriba.broker.partitions.replication.handover import decide, reordered
+from scriba.broker.partitions.replication.handover import carry_out, decide, reordered
 from scriba.controller.image import BrokerImage, PartitionImage
+from tests.unit.broker.brokers import Brokers, play
 
 
 def directory(broker: int) -> bytes:
@@ -60,6 +61,23 @@ def test_nothing_is_handed_over_of_a_partition_that_moves() -> None:
     brokers = {at: broker(at) for at in (2, 3, 1)}
     moving = partition(2, 3, 1)._replace(adding_replicas=(1,))
     assert decide(moving, brokers, even_cordoned=True) is None
+
+
+def test_a_hand_over_does_not_undo_a_reassignment_since_it_was_planned() -> None:
+    async def script(brokers: Brokers) -> None:
+        await brokers.create("t", (2, 3))
+        node = brokers.nodes[2]
+        place = (node.image.topics_by_name["t"].id, 0)
+        await brokers.reassign("t", (2, 1))
+        await brokers.until(lambda: brokers.image("t").replicas == (2, 1))
+        await brokers.until(lambda: node.image.topics_by_name["t"].partitions[0].isr == (2, 1))
+        await carry_out(node, {place: (3, 2)})
+        assert brokers.image("t").replicas == (2, 1)
+        assert brokers.image("t").target == (2, 1)
+        await carry_out(node, {place: (1, 2)})
+        await brokers.until(lambda: brokers.image("t").leader == 1)
+
+    play(script)
 
 
 def test_what_somebody_has_put_in_order_is_left_alone() -> None:

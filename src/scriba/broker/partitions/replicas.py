@@ -137,12 +137,20 @@ class Unopened(NamedTuple):
 
 
 class Departed(NamedTuple):
-    """Who left an ISR as this broker became the leader."""
+    """Who left an ISR as this broker became the leader, or as nobody did."""
 
     name: PartitionName
     topic_id: bytes
     led_before: int
     replicas: tuple[int, ...]
+
+
+def _tells(partition: PartitionImage, image: ClusterImage) -> int | None:
+    """The broker that tells of a change of leader; None where none is there to do so."""
+    if partition.leader != NO_LEADER:
+        return partition.leader
+    known = (image.brokers.get(replica) for replica in partition.replicas)
+    return next((broker.id for broker in known if broker is not None and broker.active), None)
 
 
 class Replicas:
@@ -303,7 +311,8 @@ class Replicas:
 
     def _departed(self, delta: Delta, image: ClusterImage) -> list[Departed]:
         """Replicas that left an ISR in the change that made this broker the leader: the leader
-        before, and whoever went with it."""
+        before, and whoever went with it. Where nobody leads since, nobody is in sync (KIP-966), and
+        the first replica whose broker is active tells it."""
         me = self._node.id
         found: list[Departed] = []
         for topic_id, changes in delta.partitions.items():
@@ -312,7 +321,9 @@ class Replicas:
                 continue
             for index, before in changes.items():
                 now = topic.partitions[index]
-                if now.leader != me or before is None or before.leader_epoch == now.leader_epoch:
+                if before is None or before.leader_epoch == now.leader_epoch:
+                    continue
+                if _tells(now, image) != me:
                     continue
                 # What a reassignment has removed is no longer a replica, in sync or not.
                 gone = [r for r in before.isr if r in now.replicas and r not in now.isr]

@@ -196,13 +196,19 @@ async def _order(node: HandoverHost, wanted: Orders) -> None:
 def _requests(
     node: HandoverHost, orders: Orders
 ) -> Iterable[dict[str, dict[int, tuple[int, ...]]]]:
-    """The orders of as many partitions as go into one request, by topic."""
+    """The orders of as many partitions as go into one request, by topic.
+
+    Looked at once more as it is sent: a request for the old replicas would undo a reassignment that
+    has begun since. It carries no epoch, so one that begins while it is under way is undone.
+    """
     left = iter(orders.items())
     while some := list(islice(left, AT_ONCE)):
         topics: dict[str, dict[int, tuple[int, ...]]] = {}
         for (topic_id, index), replicas in some:
-            name = node.topic_name(topic_id)
-            if name is not None:
+            name, image = node.topic_name(topic_id), _image(node, (topic_id, index))
+            if name is None or image is None or image.is_reassigning:
+                continue
+            if {*image.replicas} == {*replicas}:
                 topics.setdefault(name, {})[index] = replicas
         if topics:
             yield topics
