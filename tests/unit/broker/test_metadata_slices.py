@@ -182,7 +182,7 @@ def test_snapshot_is_loaded_a_slice_at_a_time() -> None:
 
             found = await snapshots.read(world.disk, LOG_DIR, position, pace)
             assert found.image == rig.node.image
-            assert len(paces) == MANY // snapshots.RECORDS_PER_BATCH
+            assert len(paces) >= MANY // snapshots.RECORDS_PER_LOOK
             await rig.stop()
 
         await live(body)

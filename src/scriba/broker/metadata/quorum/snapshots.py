@@ -44,6 +44,9 @@ from scriba.wire.messages.stored import (
 SUFFIX: Final = ".checkpoint"
 PART: Final = ".checkpoint.part"
 RECORDS_PER_BATCH: Final = 256
+RECORDS_PER_LOOK: Final = 64
+"""Of a snapshot that is loaded, between two looks at the clock: half a millisecond."""
+
 _NAME: Final = re.compile(r"(\d{20})-(\d{10})\.checkpoint")
 
 
@@ -163,6 +166,7 @@ def _read(disk: Disk, path: str, position: Position) -> Generator[None, None, Sn
         if not header.is_control:
             if not at:
                 raise ParseError("no header")
+            yield
             yield from _load(loading, records)
             continue
         for record in records:
@@ -206,7 +210,7 @@ def _load(loading: Loading, records: list[Record]) -> Generator[None, None, None
             loading.add(_value(record))
         except ImageError as error:
             raise ParseError(f"it contradicts itself: {error}") from error
-        if number % RECORDS_PER_BATCH == 0:
+        if number % RECORDS_PER_LOOK == 0:
             yield
 
 
