@@ -61,6 +61,28 @@ class Payload:
         self.size = len(data)
 
 
+class Packed:
+    """A request whose body is encoded already, in the version in which it is sent."""
+
+    __slots__ = ("body", "key")
+
+    def __init__(self, key: int, body: bytes) -> None:
+        self.key = key
+        self.body = body
+
+
+class Awaiting(Protocol):
+    """Who awaits an answer: a future, or what is told in its place, as soon as the answer has come
+    and while others may lie behind it."""
+
+    def done(self) -> bool:
+        """Whether it waits no longer."""
+
+    def set_result(self, result: Any, /) -> None: ...
+
+    def set_exception(self, failure: BaseException, /) -> None: ...
+
+
 class _Pending:
     """A request whose answer is awaited."""
 
@@ -72,7 +94,7 @@ class _Pending:
         version: int,
         correlation_id: int,
         deadline: int,
-        future: "asyncio.Future[Any]",
+        future: Awaiting,
     ) -> None:
         self.answer = answer
         self.version = version
@@ -125,6 +147,14 @@ def encode_frame(
     return views
 
 
+def _packed_frame(message: Packed, version: int, correlation_id: int, client_id: str) -> bytes:
+    name = client_id.encode()
+    tags = bytes(version >= API[message.key].flexible_from)
+    size = _HEAD.size - _LENGTH.size + len(name) + len(tags) + len(message.body)
+    head = _HEAD.pack(size, message.key, version, correlation_id, len(name))
+    return b"".join((head, name, tags, message.body))
+
+
 class Connection:
     def __init__(self, stream: Stream, clock: Clock, address: str, limits: Limits) -> None:
         self.address = address
@@ -141,6 +171,8 @@ class Connection:
         self._correlation_id = 0
         self._pending: deque[_Pending] = deque()
         self._outgoing: list[Buffer] = []
+        self._full = False
+        """Whether the socket took no more, and tells when it does."""
         self._held_until = 0
         self._last_use = clock.mono_ms()
         self._timer: asyncio.TimerHandle | None = None
@@ -229,14 +261,27 @@ class Connection:
         if version is None:
             version = self.version(type(message))
         future: asyncio.Future[R] = self._loop.create_future()
-        now = self._clock.mono_ms()
         limit = self._limits.request_timeout_ms if timeout_ms is None else timeout_ms
-        deadline = max(now, self._held_until) + limit
+        self.ask(message, answer, future, version, limit)
+        return future
+
+    def ask(
+        self,
+        message: Message | Packed,
+        answer: type[Message],
+        whom: Awaiting,
+        version: int,
+        timeout_ms: int,
+    ) -> None:
+        """As `post`, with somebody else than a future that is told the answer."""
+        if self.closed is not None:
+            raise self.closed
+        now = self._clock.mono_ms()
+        deadline = max(now, self._held_until) + timeout_ms
         views = self._encode(message, version)
-        self._pending.append(_Pending(answer, version, self._correlation_id, deadline, future))
+        self._pending.append(_Pending(answer, version, self._correlation_id, deadline, whom))
         self._arm(deadline)
         self._send(views, now)
-        return future
 
     def post_unanswered(self, message: Message, *, version: int | None = None) -> None:
         """Sends a request that has no answer (Produce with acks=0)."""
@@ -267,15 +312,18 @@ class Connection:
         for waiting in pending:
             if not waiting.future.done():
                 waiting.future.set_exception(self.closed)
-                # Whoever stopped waiting must not be told again by the collector.
-                waiting.future.exception()
+                if isinstance(waiting.future, asyncio.Future):
+                    # Whoever stopped waiting must not be told again by the collector.
+                    waiting.future.exception()
         if self.on_close is not None:
             self.on_close()
 
     # -- out -------------------------------------------------------------------------------------
 
-    def _encode(self, message: Message, version: int) -> list[Buffer]:
+    def _encode(self, message: Message | Packed, version: int) -> list[Buffer]:
         self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
+        if isinstance(message, Packed):
+            return [_packed_frame(message, version, self._correlation_id, self._limits.client_id)]
         return encode_frame(message, version, self._correlation_id, self._limits.client_id)
 
     def _send(self, views: list[Buffer], now: int) -> None:
@@ -288,17 +336,23 @@ class Connection:
     def _write(self) -> None:
         """Sends what the socket takes; the rest goes when it takes more."""
         out = self._outgoing
-        if self._held_until > self._clock.mono_ms():
+        if self._held_until and self._held_until > self._clock.mono_ms():
             self._arm(self._held_until)
             return
         try:
             while out:
                 done = self._stream.send(out if len(out) <= _MAX_VIEWS else out[:_MAX_VIEWS])
                 if done == WOULD_BLOCK:
+                    self._full = True
                     self._stream.want(self._on_readable, self._write)
                     return
-                _drop(out, done)
-            self._stream.want(self._on_readable, None)
+                if len(out) == 1 and done == len(out[0]):
+                    out.clear()
+                else:
+                    _drop(out, done)
+            if self._full:
+                self._full = False
+                self._stream.want(self._on_readable, None)
         except OSError as failure:
             self._lost(failure)
 
@@ -446,11 +500,12 @@ class Connection:
 
         A loop that was held up tells of the time before it tells of what came meanwhile.
         """
-        before = self._filled, len(self._pending)
+        # Whoever got an answer may have asked again.
+        before = self._filled, len(self._pending), self._correlation_id
         self._on_readable()
         if self.closed is not None:
             return
-        if (self._filled, len(self._pending)) != before:
+        if (self._filled, len(self._pending), self._correlation_id) != before:
             self._arm(now)  # there may be more
             return
         name = self._pending[0].answer.__name__.removesuffix("Response")

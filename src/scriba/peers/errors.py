@@ -61,6 +61,8 @@ class BrokerError(ClientError):
         text = f"{code.name}: {message or code.text}"
         super().__init__(f"{about}: {text}" if about else text, fix=FIXES.get(code, ""))
         self.code = code
+        self.about = about
+        """What it was asked about, where that is said."""
         self.retriable = code.retriable
 
 

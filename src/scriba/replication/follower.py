@@ -107,6 +107,7 @@ class Wait(NamedTuple):
 
 Step = Append | Truncate | StartAnew | AskBounds | Wait
 WAIT: Final = Wait()
+APPEND: Final = Append()
 
 
 class Told(NamedTuple):
@@ -198,7 +199,7 @@ class FollowerState:
             return self._truncate(truncation_point(told.diverging, ours, self.end_offset))
         if told.high_watermark >= 0:
             self.leader_high_watermark = told.high_watermark
-        return Append()
+        return APPEND
 
     def _refused(self, error: ErrorCode) -> Step:
         self.failures += 1
@@ -403,7 +404,8 @@ class FetcherPlan:
 
     def question(self, now_ms: int) -> Question | None:
         """The next fetch; None as long as there is nobody to fetch."""
-        self.end_pauses(now_ms)
+        if self._pauses:
+            self.end_pauses(now_ms)
         if self.session_epoch == INITIAL_EPOCH:
             return self._first_question()
         asks: dict[Key, Ask] = {}

@@ -361,11 +361,11 @@ class LeaderState:
 
     def advance(self) -> int:
         """Moves the high watermark to the smallest end that counts, never back."""
-        followers = self.followers
-        if followers and self.under_min_isr:
+        followers, isr = self.followers, self.isr
+        if len(isr) < self.min_insync and followers and self.under_min_isr:
             return self.high_watermark
         low = self.own_end
-        members = self.isr if self.pending is None else self.maximal_isr
+        members = isr if self.pending is None else self.maximal_isr
         for replica, follower in followers.items():
             end = follower.end_offset
             if end < low and (replica in members or self._may_join(replica, follower)):

@@ -114,7 +114,7 @@ def decode_response(cls: type[M], buf: Buffer, version: int) -> tuple[int, M]:
         (correlation_id,) = _INT32.unpack_from(buf)
         pos = 4
         if version in cls.FLEXIBLE and cls.KEY != ApiKey.API_VERSIONS:
-            pos = skip_tags(buf, pos)
+            pos = pos + 1 if buf[pos] == 0 else skip_tags(buf, pos)
     except (StructError, ValueError, IndexError) as e:
         raise ParseError(f"response header: {e}") from e
     message, end = cls.decode_from(buf, pos, version)

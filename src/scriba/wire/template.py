@@ -7,7 +7,7 @@ from typing import Any, Final
 from scriba.wire.schema import Struct
 
 Packer = Callable[..., bytes]
-ElementsPacker = Callable[[int, list[int]], bytes]
+ElementsPacker = Callable[..., bytes]
 
 _NOTHING: Final[Mapping[str, Any]] = {}
 
@@ -82,34 +82,57 @@ def elements_packer(
 ) -> ElementsPacker:
     """Packs answers that tell of several elements, all in one call.
 
-    It takes the correlation id and the numbers of all elements, one after the other. `gaps` has
+    It takes the correlation id and, for each of `names`, the numbers of all elements. `gaps` has
     what is before, between and after the elements; before the first come length and correlation id.
     """
     codes: list[str] = []
     fields: list[str] = []
     _run(cls, version, flexible, names, codes, fields)
-    element = "".join(codes)
-    form = struct.Struct(">ii" + "".join(f"{len(gap)}s{element}" for gap in gaps[:-1]))
-    numbers = [0 if field in names else int(field) for field in fields]
-    after = gaps[-1]
-    values: list[Any] = [form.size + len(after) - 4, 0]
+    form = [">ii"]
+    values: list[Any] = [0, 0]
+    places: dict[str, list[int]] = {}
+    fixed = b""
     for gap in gaps[:-1]:
-        values += (gap, *numbers)
-    step = 1 + len(numbers)
-    places = [
-        (slice(3 + fields.index(name), None, step), slice(i, None, len(names)))
-        for i, name in enumerate(names)
-        if name in fields
-    ]
-    pack_form = form.pack
-
-    def pack(correlation_id: int, told: list[int]) -> bytes:
-        values[1] = correlation_id
-        for place, which in places:
-            values[place] = told[which]
-        return pack_form(*values) + after
-
+        fixed += gap
+        for code, field in zip(codes, fields, strict=True):
+            if field not in names:
+                fixed += struct.pack(">" + code, int(field))
+                continue
+            form.append(f"{len(fixed)}s{code}")
+            places.setdefault(field, []).append(len(values) + 1)
+            values += (fixed, 0)
+            fixed = b""
+    fixed += gaps[-1]
+    whole = struct.Struct("".join(form) + f"{len(fixed)}s")
+    values[0] = whole.size - 4
+    values.append(fixed)
+    lines = ["V[1] = correlation_id"]
+    for name, at in places.items():
+        step = at[1] - at[0] if len(at) > 1 else 2
+        lines.append(f"V[{at[0]}:{at[-1] + 1}:{step}] = {name}")
+    scope: dict[str, Any] = {"P": whole.pack, "V": values}
+    exec(f"def pack(correlation_id, {', '.join(names)}):\n {'; '.join(lines)}; return P(*V)", scope)
+    pack: ElementsPacker = scope["pack"]
     return pack
+
+
+def layout(
+    cls: type[Struct], version: int, flexible: bool
+) -> tuple[tuple[str, ...], struct.Struct]:
+    """The fields of a structure that are numbers one after the other, and how they are laid out.
+
+    Where there may be tagged fields, a zero behind the last number says that there are none.
+    """
+    names: list[str] = []
+    codes: list[str] = []
+    for field in cls.FIELDS:
+        if version in field.within and field.tag is None:
+            kind = field.type.kind
+            assert kind is not None, f"{cls.__name__}.{field.name}"
+            assert kind.code, f"{cls.__name__}.{field.name} is no number"
+            names.append(field.name)
+            codes.append(kind.code)
+    return tuple(names), struct.Struct(">" + "".join(codes) + "B" * flexible)
 
 
 def _compiled(

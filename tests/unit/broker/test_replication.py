@@ -118,6 +118,37 @@ def test_a_killed_leader_loses_nothing_that_was_acknowledged() -> None:
     play(script)
 
 
+def test_replicas_that_leave_nobody_in_sync_are_told_once_by_one_that_is_there() -> None:
+    async def script(brokers: Brokers) -> None:
+        await brokers.create("t", (2, 3, 1))
+        brokers.kill(2)
+        await brokers.until(lambda: len(brokers.image("t").isr) == 2)
+        leader = brokers.image("t").leader
+        await brokers.until(lambda: shrinks(brokers, leader))
+        first = brokers.nodes[1]
+        assert first.metadata.active is not None
+        nobody = PartitionChangeRecord(
+            topic_id=first.image.topics_by_name["t"].id,
+            partition_id=0,
+            leader=NO_LEADER,
+            isr=[],
+            eligible_leader_replicas=[1, 3],
+        )
+        await first.metadata.active.step(lambda machine, now: [nobody])
+        await brokers.until(lambda: len(shrinks(brokers, 3)) == 3)
+        left = "left the in-sync set: fenced,"
+        assert sorted(shrinks(brokers, 3)) == sorted(
+            [
+                f"replica 2 {left} 0 records and 0 ms behind",
+                f"replica 3 {left} 0 records and 0 ms behind",
+                f"replica 1 {left} its lag unknown",
+            ]
+        )
+        assert not shrinks(brokers, 1), "each is told once; the first that is there tells"
+
+    play(script)
+
+
 def test_replicas_that_leave_together_with_their_leader_are_told() -> None:
     async def script(brokers: Brokers) -> None:
         await brokers.create("t", (2, 3, 1))

@@ -26,6 +26,7 @@ from scriba.broker.fastpath.commit import CommitFastPath
 from scriba.broker.fastpath.fetch.path import FetchFastPath
 from scriba.broker.fastpath.ports import FastPathSwitch
 from scriba.broker.fastpath.produce import ProduceFastPath
+from scriba.broker.fastpath.replicas import learn
 from scriba.broker.fastpath.versions import FastPathVersions
 from scriba.broker.handlers.ports import Broker
 from scriba.broker.net.answers import CloseConnection, KeptFrame, LargeAnswer, Parked, Parts, Unsent
@@ -149,9 +150,26 @@ class Dispatch:
         api.count += 1
         if type(path) is CommitFastPath:
             path.learn(connection, frame, request)  # type: ignore[arg-type]
+        elif path is not None and key == FETCH:
+            self._learn_replica(api, connection, header, frame, start, request)
         if key == METADATA and self._node.access.open and self._node.fast_paths:
             return self._answer_from_cache(api, connection, frame[start:], request, header)
         return self._answer(api, connection, request, header)
+
+    def _learn_replica(
+        self,
+        api: ApiEntry,
+        connection: Connection,
+        header: RequestHeader,
+        frame: memoryview,
+        start: int,
+        request: Any,
+    ) -> None:
+        """Has the next fetches of a follower take a fast path, if they are as this one is."""
+        if request.replica_state.replica_id >= 0:
+            ctx = _context(connection, header)
+            path = learn(self, self._node, api, ctx, frame, start, request)
+            connection.fast_path = path or connection.fast_path
 
     def _answer(
         self, api: ApiEntry, connection: Connection, request: Message, header: RequestHeader
@@ -172,7 +190,7 @@ class Dispatch:
             return Parked(work, answer.pipelined)
         if answer is None:
             return None
-        return self._encode(api, ctx, answer, header.correlation_id)
+        return self.encode(api, ctx, answer, header.correlation_id)
 
     def _resume(
         self,
@@ -342,7 +360,7 @@ class Dispatch:
 
     # ---- answers ----
 
-    def _encode(
+    def encode(
         self, api: ApiEntry, ctx: Context, answer: Message, correlation_id: int
     ) -> Parts | Parked:
         self._node.throttle(ctx, answer)
@@ -402,7 +420,7 @@ class Dispatch:
             result = self._failed(api, ctx, request, error)
         if result is None:
             return None
-        return await _settled(self._encode(api, ctx, result, correlation_id))
+        return await _settled(self.encode(api, ctx, result, correlation_id))
 
     def complete(
         self,
@@ -414,7 +432,7 @@ class Dispatch:
     ) -> None:
         """A promised response is there."""
         try:
-            answer = self._encode(api, ctx, response, correlation_id)
+            answer = self.encode(api, ctx, response, correlation_id)
         except CloseConnection:
             promise.connection.close("failed")
         else:

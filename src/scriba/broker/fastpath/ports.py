@@ -15,6 +15,7 @@ from scriba.broker.ports import (
 
 if TYPE_CHECKING:
     from scriba.broker.coordinators.runtime import CoordinatorRuntime
+    from scriba.broker.handlers.records.acks import AckDeadlines
 
 
 class FastPathSwitch(Protocol):
@@ -29,6 +30,13 @@ class ProduceFastPathHost(EventLog, FastPathSwitch, Producing, Protocol):
 
 class FetchFastPathHost(FastPathSwitch, Fetching, Protocol):
     """What a Fetch takes that repeats an earlier one."""
+
+
+class ReplicaFetchFastPathHost(FastPathSwitch, Fetching, Protocol):
+    """What a follower's Fetch takes that goes on with its session."""
+
+    @property
+    def ack_deadlines(self) -> AckDeadlines: ...
 
 
 class CommitFastPathHost(

@@ -26,7 +26,7 @@ import asyncio
 import struct
 from collections.abc import Callable
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from scriba.broker.handlers.records import produce
 from scriba.broker.handlers.records.acks import AckWaits, Wait
@@ -85,7 +85,7 @@ _MARKS: Final = (_MARK << 31 | _MARK, _MARK << 31 | _MARK + 1)
 _FAR_MS: Final = 1 << 62
 """Farther from now than any timestamp; with the time of day it still has 63 bits."""
 _HEAD: Final = struct.Struct(">ii")
-_COUNT: Final[Callable[[BatchHeader], int]] = attrgetter("count")
+_INDEX: Final[Callable[[Target], int]] = attrgetter("index")
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -127,6 +127,14 @@ class Target:
 
 
 Batch = tuple[Target, memoryview, BatchHeader]
+
+
+def _waiting(targets: tuple[Target, ...], last_offsets: tuple[int, ...]) -> bool:
+    """Whether a batch that ends there is yet to be replicated."""
+    return any(
+        target.partition.high_watermark.value <= last_offset
+        for target, last_offset in zip(targets, last_offsets, strict=True)
+    )
 
 
 def _topic_of(partition: Partition) -> Topic:
@@ -267,32 +275,29 @@ class ProduceFastPath:
                 self._topics.clear()
                 return None
         self._api.count += 1
-        outcomes: list[Appended | KafkaError] = []
-        told: list[int] = []
-        done = True
-        views, headers = found[4::3], found[5::3]
-        for target, view, header in zip(targets, views, headers, strict=True):
-            partition = target.partition
-            try:
-                place = partition.append(view, header, now)
-            except Exception as error:
-                outcomes.append(self._failure(error))
-                done = False
-                continue
-            outcomes.append(place)
-            base_offset, last_offset, start_offset, repeat = place
-            if repeat is not None or (acks < 0 and partition.high_watermark.value <= last_offset):
-                done = False
-            told += (target.index, base_offset, start_offset)
         counters = self.node.counters
         counters.fastpath_produces += 1
-        if not done:
+        outcomes: list[Any] = []
+        failed = False
+        views = found[4::3]
+        for target, view, header in zip(targets, views, found[5::3], strict=True):
+            try:
+                outcomes.append(target.partition.append(view, header, now))
+            except Exception as error:
+                outcomes.append(self._failure(error))
+                failed = True
+        if failed:
             return self._conclude(found, outcomes)
-        counters.messages_in += sum(map(_COUNT, headers))
+        base_offsets, last_offsets, start_offsets, repeats = zip(*outcomes, strict=True)
+        if any(repeats) or (acks < 0 and _waiting(targets, last_offsets)):
+            return self._conclude(found, outcomes)
+        # A batch that was judged to be plain has as many records as offsets.
+        counters.messages_in += sum(last_offsets) - sum(base_offsets) + len(outcomes)
         counters.topic_bytes_in += sum(map(len, views))
         if not acks:
             return ()
-        return (self._packer_of(targets)(found[0], told),)
+        pack = self._packer_of(targets)
+        return (pack(found[0], [*map(_INDEX, targets)], base_offsets, start_offsets),)
 
     def _is_open(self) -> bool:
         """Whether requests may be taken at all; forgets what may have changed with the cluster."""

@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Coroutine
 from functools import partial
@@ -136,11 +135,11 @@ class FastPath(Protocol):
         """The answer; None where the request has to go to its handler: nothing has changed."""
 
 
-class Promise(Parked, ABC):
+class Promise(Parked):
     """A parked answer that callbacks give: a coroutine would cost more than the work itself.
 
     There is nothing to await: it ends in `Connection.keep`, or in `abandon` when the connection
-    ends first.
+    ends first. Not an ABC: `isinstance` of one is a call in Python, for each answer that waits.
     """
 
     __slots__ = ("connection", "slot")
@@ -151,12 +150,13 @@ class Promise(Parked, ABC):
     def __init__(self, pipelined: bool = False) -> None:
         self.pipelined = pipelined
 
-    @abstractmethod
     def begin(self) -> None:
         """Its place among the answers is taken: waits from now on."""
+        raise NotImplementedError
 
-    @abstractmethod
-    def abandon(self) -> None: ...
+    def abandon(self) -> None:
+        """Nobody wants the answer any more."""
+        raise NotImplementedError
 
 
 class Connection:
@@ -351,7 +351,8 @@ class Connection:
         return SHARED_READ_WINDOW if self.now.mono_ms < self._shared_until else READ_WINDOW
 
     def _run_one(self, frame: memoryview) -> None:
-        """Handles a frame that came alone; the usual answer leaves with one call, queued nowhere.
+        """Handles a frame that ends what has come; the usual answer leaves with one call, queued
+        nowhere.
 
         A peer that sends one request at a time waits for exactly this answer.
         """
@@ -429,7 +430,7 @@ class Connection:
     def _run_frame(self, frame: ReceiveBuffer) -> None:
         self._frame = None
         self._lent = frame
-        self._handle(memoryview(frame.memory)[: self._expected])
+        self._run_one(memoryview(frame.memory)[: self._expected])
         # Not after an exception, whose traceback still has views; and not if it was kept.
         if self._lent is not None:
             self._lent = None
@@ -527,19 +528,32 @@ class Connection:
             pass
 
     def _deliver(self, slot: Slot, parts: Parts, pipelined: bool) -> None:
-        slot.parts = parts
         if self.closed:
             return
-        self._count(parts)
         if not pipelined:
             self._waiting = False
         slots = self._slots
+        if len(parts) == 1 and len(slots) == 1 and slots[0] is slot and not self._out:
+            parts = self._send_now(parts)
+        slot.parts = parts
+        self._count(parts)
         while slots and slots[0].parts is not None:
             self._out.extend(slots.popleft().parts or ())
         self.last_active = self._server.clock.mono_ms()
-        if not self._writing:
+        if not self._writing and (self._out or self._closing is not None):
             self._flush()
         self._update_pause()
+
+    def _send_now(self, parts: Parts) -> Parts:
+        """Sends an answer of one piece that nothing is before, queued nowhere; what is left."""
+        whole: Any = parts[0]
+        if type(whole) is Region or self._closing is not None:
+            return parts
+        sent = self.stream.send((whole,))
+        if sent == WOULD_BLOCK:
+            return parts
+        self._server.counters.bytes_out += sent
+        return () if sent == len(whole) else (memoryview(whole)[sent:],)
 
     def _update_pause(self) -> None:
         """Recomputes whether requests may start, and resumes with what was set aside.
@@ -727,6 +741,7 @@ class Connection:
         self._backlog = bytearray()
         # Not back to the pool: whoever was reading into it when the peer went has views of it.
         self._frame = None
+        self.fast_path = None  # one of a follower's session knows this connection
         self._server.forget(self)
         if self.on_close is not None:
             self.on_close()

@@ -85,6 +85,7 @@ class Counters:
     """Those of them that did not tell in time."""
     fastpath_produces: int = 0
     fastpath_fetches: int = 0
+    fastpath_replica_fetches: int = 0
     fastpath_commits: int = 0
     scrapes_refused: int = 0
     """Connections to the metrics listener beyond what it serves at once."""

@@ -397,12 +397,11 @@ class Partition:
         if leader is None:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         appended = self.log.append(view, header, leader.leader_epoch, now, by_coordinator)
-        base_offset, last_offset, _, repeat = appended
-        if repeat is not None:
-            return appended
-        end_offset = last_offset + 1
+        if appended[3] is not None:
+            return appended  # it repeats one that is there already
+        end_offset = appended[1] + 1
         if end_offset >= self._flush_at:
-            self._count_unflushed(base_offset, end_offset, now)
+            self._count_unflushed(appended[0], end_offset, now)
         if not self.syncs:
             self._move(leader.on_append(end_offset))
         if self.feeds:

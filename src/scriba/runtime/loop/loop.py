@@ -4,7 +4,8 @@ import asyncio
 import gc
 import logging
 import resource
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
 COLLECT_AFTER: Final = (5_000, 4, 500)
@@ -44,6 +45,18 @@ def raise_file_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     except (ValueError, OSError) as refused:  # macOS names a limit that it does not grant
         log.info("open files stay limited to %d: %s", soft, refused)
+
+
+@contextmanager
+def without_collections() -> Iterator[None]:
+    """For imports in a program of somebody else: what they make, it keeps."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
 
 
 def hold_collector() -> None:

@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary, ref
 
 from scriba.runtime.ports import Clock
 
-SLICE_MS: Final = 8
+SLICE_MS: Final = 6
 BETWEEN_LOOKS: Final = 32
 """Steps of a work after which the clock is looked at."""
 

@@ -199,11 +199,12 @@ class TimeIndex:
     def memory(self) -> int:
         return len(self._entries)
 
-    def append(self, timestamp: int, offset: int) -> None:
-        """Entries rise in both columns; one that does not is no news."""
+    def append(self, timestamp: int, offset: int) -> int:
+        """Entries rise in both columns; one that does not is no news. Returns their number."""
         if timestamp > self.last[0]:
             self._entries += _TIME.pack(timestamp, offset - self.base_offset)
             self.last = (timestamp, offset)
+        return self.skipped + len(self._entries) // TIME_ENTRY
 
     def read_last(self, entry: bytes) -> bool:
         """Takes note of the last entry in the file, of which no other is in memory.

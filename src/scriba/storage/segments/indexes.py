@@ -59,16 +59,16 @@ class Indexes:
     ) -> int:
         """Takes note of a batch, and of the latest timestamp up to and with it.
 
-        Returns the number of entries.
+        Returns the number of entries, of whichever index has more since then.
         """
         offsets, times = self.offsets, self.times
         entries = offsets.append(first_offset, last_offset, position)
-        if max_timestamp > times.last[0]:
-            times.append(max_timestamp, max_timestamp_offset)
         if entries - offsets.written > _IN_MEMORY:
             with suppress(OSError):  # they stay in memory, and the next write tries again
                 self.write()
-        return max(entries, len(times))
+        if max_timestamp > times.last[0]:
+            return max(entries, times.append(max_timestamp, max_timestamp_offset))
+        return entries  # the time index is as long as when it was last told
 
     def write(self) -> None:
         """Brings the files up to date and leaves only the ends in memory."""

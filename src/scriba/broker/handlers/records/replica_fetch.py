@@ -49,7 +49,7 @@ Told = Slice | PartitionData | None
 """What is found of a partition: records, or an error or a divergence, or nothing."""
 
 
-class _Look:
+class Look:
     """What one fetch has found so far."""
 
     __slots__ = (
@@ -126,15 +126,15 @@ def fetch(
         if not session.counted:
             session.look_again()  # what it said before it was known counts now
     session.counted = counted
-    look = _Look(session, request, min(request.max_bytes, node.settings.fetch_max_bytes), counted)
+    look = Look(session, request, min(request.max_bytes, node.settings.fetch_max_bytes), counted)
     named = sum(len(topic.partitions) for topic in request.topics)
     if named + len(session.news) + len(request.forgotten_topics_data) > AT_ONCE:
         return DelayedReplicaFetch(node, look, request, _update(session, request))
     at_once(_update(session, request))
-    at_once(_look_at(node, look))
+    look_at_once(node, look, node.world.clock.now())
     if look.cold or not look.is_over:
         return DelayedReplicaFetch(node, look, request)
-    return _respond(node, look)
+    return respond(node, look)
 
 
 def _session(node: Fetching, ctx: Context, request: FetchRequest) -> FollowerSession:
@@ -188,7 +188,7 @@ class DelayedReplicaFetch(Later[FetchResponse]):
     def __init__(
         self,
         node: Fetching,
-        look: _Look,
+        look: Look,
         request: FetchRequest,
         update: Generator[None, None, None] | None = None,
     ) -> None:
@@ -213,6 +213,18 @@ class DelayedReplicaFetch(Later[FetchResponse]):
         look.session.waiter = self
         if look.session.missed or look.is_over:
             self.wake()
+
+    def go_on(self, done: Callable[[FetchResponse], None], deadline: float) -> None:
+        """Waits on for a fetch that the fast path has begun, up to when that would have waited."""
+        look = self._look
+        self._done = done
+        look.deadline = deadline
+        look.session.waiter = self
+        self._timer = asyncio.get_running_loop().call_at(self._next_look(), self.wake)
+        if look.cold or len(look.session.news) > AT_ONCE:
+            self._begin_slow_look()
+        else:
+            self._judge()
 
     def wake(self) -> None:
         """Looks again, once in a turn of the loop, however many call."""
@@ -239,7 +251,7 @@ class DelayedReplicaFetch(Later[FetchResponse]):
             if len(look.session.news) > AT_ONCE:
                 self._begin_slow_look()
                 return
-            at_once(_look_at(self._node, look))
+            look_at_once(self._node, look, self._node.world.clock.now())
             if look.cold:
                 self._begin_slow_look()
                 return
@@ -279,7 +291,7 @@ class DelayedReplicaFetch(Later[FetchResponse]):
         look = self._look
         if look.is_over or asyncio.get_running_loop().time() >= look.deadline:
             self._end()
-            self._done(_respond(self._node, look))
+            self._done(respond(self._node, look))
             return
         look.session.waiter = self
         self._woken = False
@@ -299,28 +311,41 @@ class DelayedReplicaFetch(Later[FetchResponse]):
 # ---- reading ----
 
 
-def _look_at(node: Fetching, look: _Look) -> Generator[None, None, None]:
+def look_at_once(node: Fetching, look: Look, now: Instant) -> None:
     """Looks at all that has news; what is yet to be told then stays among them."""
-    session, answers = look.session, look.answers
-    session.missed = False
+    look.session.missed = False
+    look.held_ms = 0
+    for followed in tuple(look.session.news):
+        _look_at_next(node, look, followed, now)
+
+
+def _look_at(node: Fetching, look: Look) -> Generator[None, None, None]:
+    """The same in slices."""
+    look.session.missed = False
     look.held_ms = 0
     now = node.world.clock.now()
-    for followed in tuple(session.news):
-        # Taken out first: what happens from now on is news again.
-        if session.news.pop(followed, followed) is followed:
-            continue  # it was forgotten meanwhile
-        before = answers.get(followed)
-        if type(before) is Slice:
-            look.bytes -= before.size
-            look.throttled.pop(followed, None)
-        try:
-            answers[followed] = _look_at_one(node, look, followed, now)
-        except KafkaError as error:
-            answers[followed] = _refused(followed, error)
-        if type(answers[followed]) is PartitionData:
-            look.ready = True
-            session.news[followed] = None
+    for followed in tuple(look.session.news):
+        _look_at_next(node, look, followed, now)
         yield
+
+
+def _look_at_next(node: Fetching, look: Look, followed: Followed, now: Instant) -> None:
+    news, answers = look.session.news, look.answers
+    # Taken out first: what happens from now on is news again.
+    if news.pop(followed, followed) is followed:
+        return  # it was forgotten meanwhile
+    before = answers.get(followed)
+    if type(before) is Slice:
+        look.bytes -= before.size
+        look.throttled.pop(followed, None)
+    try:
+        found = _look_at_one(node, look, followed, now)
+    except KafkaError as error:
+        found = _refused(followed, error)
+    answers[followed] = found
+    if type(found) is PartitionData:
+        look.ready = True
+        news[followed] = None
 
 
 def _refused(followed: Followed, error: KafkaError) -> PartitionData:
@@ -330,10 +355,13 @@ def _refused(followed: Followed, error: KafkaError) -> PartitionData:
     return data
 
 
-def _look_at_one(node: Fetching, look: _Look, followed: Followed, now: Instant) -> Told:
-    session, asked = look.session, followed.asked
-    partition = _partition(node, followed)
-    leader = partition.check_leader(max(asked.current_leader_epoch, -1))
+def _look_at_one(node: Fetching, look: Look, followed: Followed, now: Instant) -> Told:
+    session, asked, partition = look.session, followed.asked, followed.partition
+    if partition is None or partition.leader is None:
+        partition = _partition(node, followed)
+    leader = partition.leader
+    if leader is None or asked.current_leader_epoch != partition.leader_epoch:
+        leader = partition.check_leader(max(asked.current_leader_epoch, -1))
     if session.replica not in leader.followers:
         # With an epoch the caller may know of a newer assignment than this leader does.
         known = asked.current_leader_epoch >= 0
@@ -377,22 +405,22 @@ def _data(followed: Followed, partition: Partition) -> PartitionData:
 
 
 def _partition(node: Fetching, followed: Followed) -> Partition:
-    partition = followed.partition
-    if partition is None or partition.leader is None:
-        name = node.topic_name(followed.topic_id)
-        if name is None:
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
-        partition = node.replicas.find(name, followed.index)
-        if partition.topic_id != followed.topic_id:
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
-        followed.attach(partition)
+    name = node.topic_name(followed.topic_id)
+    if name is None:
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
+    partition = node.replicas.find(name, followed.index)
+    if partition.topic_id != followed.topic_id:
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
+    followed.attach(partition)
     return partition
 
 
 def diverging(partition: Partition, followed: Followed) -> FetchResponseEpochEndOffset | None:
     """The end of the epoch both know, if the follower's last record is not here (KIP-595)."""
-    asked = followed.asked
-    epoch, end_offset = partition.log.end_offset_for_epoch(asked.last_fetched_epoch)
+    asked, log = followed.asked, partition.log
+    if asked.last_fetched_epoch == log.epochs.latest and asked.fetch_offset <= log.end_offset:
+        return None  # as most often: both have records of the newest epoch
+    epoch, end_offset = log.end_offset_for_epoch(asked.last_fetched_epoch)
     if end_offset < 0 or epoch < 0:
         raise KafkaError(
             ErrorCode.OFFSET_OUT_OF_RANGE,
@@ -435,7 +463,7 @@ def _count(
         node.replicas.isr_updates.look(partition, now)
 
 
-def _read(look: _Look, followed: Followed, partition: Partition, most: int) -> Slice | None:
+def _read(look: Look, followed: Followed, partition: Partition, most: int) -> Slice | None:
     asked, store = followed.asked, partition.log
     offset, end = asked.fetch_offset, store.end_offset
     if offset >= end:
@@ -459,7 +487,7 @@ def _read(look: _Look, followed: Followed, partition: Partition, most: int) -> S
 # ---- answering ----
 
 
-def _respond(node: Fetching, look: _Look) -> FetchResponse:
+def respond(node: Fetching, look: Look) -> FetchResponse:
     session = look.session
     response = FetchResponse(session_id=session.id)
     topics: dict[bytes, FetchableTopicResponse] = {}
@@ -473,12 +501,17 @@ def _respond(node: Fetching, look: _Look) -> FetchResponse:
             topic = topics[followed.topic_id] = FetchableTopicResponse(topic_id=followed.topic_id)
             response.responses.append(topic)
         topic.partitions.append(data)
-    node.counters.replication_bytes_out += look.bytes
-    for throttle, size in look.throttled.values():
-        throttle.take(size, node.world.clock.mono_ms())
+    count_out(node, look)
     if not session.id:
         session.end()
     return response
+
+
+def count_out(node: Fetching, look: Look) -> None:
+    """What was found is on its way."""
+    node.counters.replication_bytes_out += look.bytes
+    for throttle, size in look.throttled.values():
+        throttle.take(size, node.world.clock.mono_ms())
 
 
 def _news(followed: Followed, found: Told, full: bool) -> PartitionData | None:
@@ -493,6 +526,18 @@ def _news(followed: Followed, found: Told, full: bool) -> PartitionData | None:
         )
         followed.told_error = found.error_code != 0
         return found
+    partition = to_tell_of(followed, found, full)
+    if partition is None:
+        return None
+    data = _data(followed, partition)
+    data.last_stable_offset = partition.stable_offset.value
+    if type(found) is Slice:
+        data.records = found
+    return data
+
+
+def to_tell_of(followed: Followed, found: Told, full: bool) -> Partition | None:
+    """The partition, if the follower has to hear of it; remembers what it hears then."""
     partition = followed.partition
     if partition is None:
         return None  # it was forgotten meanwhile
@@ -505,10 +550,6 @@ def _news(followed: Followed, found: Told, full: bool) -> PartitionData | None:
         and not followed.told_error
     ):
         return None
-    data = _data(followed, partition)
-    data.last_stable_offset = partition.stable_offset.value
-    if type(found) is Slice:
-        data.records = found
     followed.high_watermark, followed.start_offset = high_watermark, start_offset
     followed.told_error = False
-    return data
+    return partition

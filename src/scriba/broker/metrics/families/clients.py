@@ -79,12 +79,14 @@ def requests() -> Iterator[Metric]:
     yield Metric(
         counter(
             "scriba_fastpath_requests_total",
-            "Requests that a fast path answered, by API; the rest took the general path.",
+            "Requests that a fast path answered, by API (followers' fetches by themselves); the "
+            "rest took the general path.",
             "request",
         ),
         lambda s: {
             "Produce": s.counters.fastpath_produces,
             "Fetch": s.counters.fastpath_fetches,
+            "FetchFollower": s.counters.fastpath_replica_fetches,
             "OffsetCommit": s.counters.fastpath_commits,
         },
     )

@@ -17,8 +17,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
+from scriba.broker.partitions.replication.session_requests import (
+    FIRST_PACKED,
+    MARK,
+    SessionRequests,
+)
 from scriba.broker.ports import (
     BackgroundTasks,
     BrokerIdentity,
@@ -63,7 +69,7 @@ from scriba.wire.messages.fetch import (
 if TYPE_CHECKING:
     from scriba.broker.partitions.partition import Partition
     from scriba.broker.partitions.replication.throttles import ReplicationThrottles
-    from scriba.peers.connection import Connection
+    from scriba.peers.connection import Connection, Packed
     from scriba.replication.throttle import Throttle
     from scriba.storage.directory.logdir import LogDir
 
@@ -190,6 +196,42 @@ class Fetchers:
         self._leader_of.clear()
 
 
+class _Asked:
+    """A question that was sent, and its answer once that has come."""
+
+    __slots__ = ("_answered", "_over", "failure", "question", "response")
+
+    def __init__(self, question: Question, answered: Callable[[_Asked], None]) -> None:
+        self.question = question
+        self.response: FetchResponse | None = None
+        self.failure: BaseException | None = None
+        self._answered = answered
+        self._over = False
+
+    def done(self) -> bool:
+        return self._over
+
+    def set_result(self, result: FetchResponse, /) -> None:
+        self._over = True
+        self.response = result
+        self._answered(self)
+
+    def set_exception(self, failure: BaseException, /) -> None:
+        self._over = True
+        self.failure = failure
+        self._answered(self)
+
+    def abandon(self) -> None:
+        """Whatever comes, nobody takes it."""
+        self._over = True
+
+    def result(self) -> FetchResponse:
+        if self.failure is not None:
+            raise self.failure
+        assert self.response is not None, "its answer has come"
+        return self.response
+
+
 class Truncation(NamedTuple):
     partition: Partition
     state: FollowerState
@@ -211,7 +253,13 @@ class Fetcher:
         self._plan = FetcherPlan()
         self.partitions: dict[Key, Partition] = {}
         self._news = asyncio.Event()
-        self._asked: deque[tuple[Question, asyncio.Future[FetchResponse]]] = deque()
+        self._asked: deque[_Asked] = deque()
+        self._versioned: Connection | None = None
+        self._version = 0
+        """Of the requests on that connection."""
+        self._packed: SessionRequests | None = None
+        self._shape: tuple[object, ...] = ()
+        """What all questions have in common that were packed so: session, version, settings."""
         self._connection: Connection | None = None
         """While it is conversed on, and no answer is being taken in slices."""
         self.answered_ms = 0
@@ -266,8 +314,8 @@ class Fetcher:
         if self._failures == 1:
             text = f"cannot fetch from it: {error}"
             self._node.note(EventKind.FETCH_FAILED, f"broker {self._leader_id}", text)
-        for _, future in self._asked:
-            future.cancel()
+        for asked in self._asked:
+            asked.abandon()
         self._asked.clear()
         self._plan.lost()
 
@@ -284,15 +332,15 @@ class Fetcher:
                     raise self._failure
                 await self._flushed()
                 self._ask(connection)
-                if self._asked and self._asked[0][1].done():
-                    question, future = self._asked.popleft()
+                if self._asked and self._asked[0].done():
+                    asked = self._asked.popleft()
                     self._connection = None
-                    await self._take(question, future.result())
+                    await self._take(asked.question, asked.result())
                     continue
                 self._connection = connection
                 await self._wait()
         finally:
-            self._connection = self._failure = None
+            self._connection = self._versioned = self._failure = None
 
     async def _flushed(self) -> None:
         while self._flushes:
@@ -302,38 +350,37 @@ class Fetcher:
     def _ask(self, connection: Connection) -> None:
         plan, asked = self._plan, self._asked
         plan.longest_pause_ms = self._node.settings.replica_fetch_backoff_ms
-        self._release()
+        if self._held_until is not None:
+            self._release()
         if len(asked) >= MOST_QUESTIONS or (asked and not (plan.in_session and plan.has_news)):
             return
         question = plan.question(self._now_ms())
         if question is None:
             return
-        settings = self._node.settings
-        # The first question of a session is answered at once: what begins to be followed later
-        # need not wait for it.
-        wait_ms = settings.replica_fetch_wait_max_ms if question.session_epoch else 0
-        future = connection.post(
-            self._request(question, wait_ms),
-            FetchResponse,
-            version=min(FETCH_VERSION, connection.version(FetchRequest)),
-            timeout_ms=settings.replica_socket_timeout_ms,
-        )
-        future.add_done_callback(self._answered)
-        asked.append((question, future))
+        asking = _Asked(question, self._answered)
+        limit_ms = self._node.settings.replica_socket_timeout_ms
+        if connection is not self._versioned:
+            self._version = min(FETCH_VERSION, connection.version(FetchRequest))
+            self._versioned = connection
+        version = self._version
+        connection.ask(self._request(question, version), FetchResponse, asking, version, limit_ms)
+        asked.append(asking)
 
-    def _answered(self, future: asyncio.Future[FetchResponse]) -> None:
+    def _answered(self, answer: _Asked) -> None:
         """An answer has come: a small one is taken at once, and the next question follows it."""
-        if future.cancelled() or future.exception() is not None:
+        connection, asked, response = self._connection, self._asked, answer.response
+        if (
+            connection is None
+            or response is None
+            or not asked
+            or asked[0] is not answer
+            or not _is_small(response)
+        ):
             self._news.set()
             return
-        connection, asked = self._connection, self._asked
-        response = future.result()
-        if connection is None or not asked or asked[0][1] is not future or not _is_small(response):
-            self._news.set()
-            return
-        question, _ = asked.popleft()
+        asked.popleft()
         try:
-            self._take_at_once(question, response)
+            self._take_at_once(answer.question, response)
             if self._flushes or self._plan.has_pauses or self._held_until is not None:
                 self._news.set()  # something has to be waited for
             else:
@@ -368,8 +415,22 @@ class Fetcher:
         if due <= self._now_ms():
             self._plan.end_pauses(self._now_ms())
 
-    def _request(self, question: Question, wait_ms: int) -> FetchRequest:
+    def _request(self, question: Question, version: int) -> FetchRequest | Packed:
+        if not question.session_epoch or question.forgotten or version < FIRST_PACKED:
+            return self._whole_request(question)
+        settings, session_id = self._node.settings, question.session_id
+        shape = (session_id, version, self._node.broker_epoch, settings)
+        if self._packed is None or shape != self._shape:
+            one = self._whole_request(Question(0, session_id, MARK, {}, []))
+            self._packed = SessionRequests(one, version, settings.replica_fetch_max_bytes)
+            self._shape = shape
+        return self._packed.packed(question.session_epoch, question.asks)
+
+    def _whole_request(self, question: Question) -> FetchRequest:
         settings = self._node.settings
+        # The first question of a session is answered at once: what begins to be followed later
+        # need not wait for it.
+        wait_ms = settings.replica_fetch_wait_max_ms if question.session_epoch else 0
         topics: dict[bytes, FetchTopic] = {}
         for (topic_id, index), ask in question.asks.items():
             topic = topics.get(topic_id)
@@ -436,10 +497,11 @@ class Fetcher:
 
     def _taken(self, truncations: list[Truncation]) -> None:
         self._failures = 0
-        self.answered_ms = self._now_ms()
+        self.answered_ms = now_ms = self._now_ms()
         if truncations:
             self._begin_truncation(truncations)
-        self._tell_progress()
+        if now_ms - self._told_ms >= PROGRESS_MS:
+            self._tell_progress(now_ms)
 
     def _take_one(
         self,
@@ -499,7 +561,8 @@ class Fetcher:
     def _release(self) -> None:
         """Has partitions asked for again that were held back, once there is an allowance."""
         now_ms = self._now_ms()
-        if self._held_until is None or now_ms < self._held_until:
+        assert self._held_until is not None, "nothing is held back"
+        if now_ms < self._held_until:
             return
         throttles = self._node.replicas.throttles
         if not throttles.followed:
@@ -642,11 +705,8 @@ class Fetcher:
 
     # ---- progress ----
 
-    def _tell_progress(self) -> None:
+    def _tell_progress(self, now_ms: int) -> None:
         """Says how far replicas have come that have long to go."""
-        now_ms = self._now_ms()
-        if now_ms - self._told_ms < PROGRESS_MS:
-            return
         self._told_ms = now_ms
         for partition in self.partitions.values():
             state = partition.follower
@@ -672,7 +732,7 @@ def _is_small(response: FetchResponse) -> bool:
 def _told(data: PartitionData) -> Told:
     diverging = data.diverging_epoch
     return Told(
-        error_code(data.error_code),
+        error_code(data.error_code) if data.error_code else ErrorCode.NONE,
         data.high_watermark,
         data.log_start_offset,
         EpochEnd(diverging.epoch, diverging.end_offset) if diverging.epoch >= 0 else None,

@@ -215,10 +215,28 @@ class FollowerSessions:
             raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         if session.epoch != epoch:
             raise KafkaError(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
-        session.epoch = 1 if epoch == LAST_EPOCH else epoch + 1
+        self.follow(session, now_ms)
+        return session
+
+    def at_epoch(
+        self, replica: int, broker_epoch: int, session_id: int, epoch: int
+    ) -> FollowerSession | None:
+        """The session that such a request would go on with; None where `go_on` would refuse it."""
+        session = self._sessions.get(session_id)
+        if (
+            session is None
+            or session.replica != replica
+            or session.broker_epoch != broker_epoch
+            or session.epoch != epoch
+        ):
+            return None
+        return session
+
+    def follow(self, session: FollowerSession, now_ms: int) -> None:
+        """The next request of a session has come."""
+        session.epoch = 1 if session.epoch == LAST_EPOCH else session.epoch + 1
         session.last_used_ms = now_ms
         session.wake()  # an earlier request that still waits holds back the answer to this one
-        return session
 
     def _end(self, sessions: Iterable[FollowerSession]) -> None:
         for session in sessions:
