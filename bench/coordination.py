@@ -457,6 +457,7 @@ COORDINATED = (
         _seconds(GROUP_SIZES),
         rebalance_consumer,
         warms=False,
+        once=True,
     ),
     Row(
         "offset-commits",

@@ -387,6 +387,7 @@ MILLION = (
         ),
         million,
         warms=False,
+        once=True,
     ),
 )
 

@@ -23,23 +23,24 @@ from bench.generator import Load
 from bench.rows import BATCH, Bench, Figures, Metric, Row
 from scriba.client import ConfigOp, ConfigResource, OffsetSpec, SyncAdmin, TopicPartition
 from tools.kafka import clusters, kafka_jars, rawkafka
-from tools.kafka.brokers import PATIENCE
 from tools.kafka.clusters import Cluster, KafkaCluster
 
 DRAINED, RESTARTED = 1_000, 500
-ASK_SECONDS: Final = 0.05
+ASK_SECONDS, MOVE_SECONDS = 0.05, 600.0
 
 RATE: Final = 4_000_000
 THROTTLED_BATCH, THROTTLED = 100_000, 1_600
 """Forty seconds of that rate."""
 
-GROWN_BYTES, GROWN_PARTITIONS = 2 << 30, 24
+GROWN_BYTES, GROWN_PARTITIONS = 20_000_000_000 // 3, 24
+"""Of one replica of everything: three nodes hold 20 GB."""
+
 BEFORE_SECONDS: Final = 10.0
 
 
 def _done(admin: SyncAdmin, cluster: Cluster) -> float:
     """When nothing is under way any more."""
-    deadline = time.monotonic() + 600
+    deadline = time.monotonic() + MOVE_SECONDS
     while admin.list_partition_reassignments():
         if time.monotonic() > deadline:
             raise TimeoutError(f"{cluster.name}: replicas still move")
@@ -54,7 +55,7 @@ def command(cluster: Cluster, *words: str) -> None:
         [sys.executable, "-m", "scriba", "cluster", *words, *where],
         capture_output=True,
         text=True,
-        timeout=PATIENCE,
+        timeout=MOVE_SECONDS,
         check=False,
     )
     if done.returncode:
@@ -343,7 +344,7 @@ MOVING = (
     ),
     Row(
         "cluster-grow",
-        "from three nodes with 2 GB, three times, to four, while 2 MB/s are written",
+        "from three nodes that hold 20 GB to four, while 2 MB/s are written",
         (
             Metric("seconds", "s until nothing moves", 0.7),
             Metric("p99", "times the writer's p99 before", limit=1.5),

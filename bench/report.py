@@ -141,27 +141,33 @@ METHOD = """\
 One load generator (`bench/load.c`) sends the same prepared frames to both brokers over loopback,
 one broker at a time; the rounds alternate, and so does who goes first. CPU is user plus system
 time of the broker's whole process tree. Kafka was warmed up for {warm:.0f} s with the same work,
-Scriba for {warm_scriba:.0f} s. Figures are medians of {pairs} rounds, with the range in brackets;
-a ratio is Scriba's median to Kafka's. Goals stand where the project set one. The page cache is
-filled before each measurement, so that neither side pays for memory touched for the first time.
+Scriba for {warm_scriba:.0f} s. Figures are medians of {pairs} rounds, with the range in brackets,
+or of one where a row takes long or does a thing many times over by itself; a ratio is Scriba's
+median to Kafka's. Goals stand where the project set one. The page cache is filled before each
+measurement, so that neither side pays for memory touched for the first time.
 """
 
 
 def write(
     path: Path,
+    described: str,
     lines: Sequence[Line],
     configurations: Mapping[str, Sequence[str]],
     facts: Mapping[str, float],
     explained: Mapping[str, str],
+    failed: Mapping[str, str],
     about: str = "",
 ) -> None:
-    """`about` says how this very table came about."""
+    """`described` names machine and commit, `about` how this table came about, `failed` which rows
+    it lacks, and why."""
     goals = [line for line in lines if line.met is not None]
     met = sum(bool(line.met) for line in goals)
-    text = f"# Scriba and Apache Kafka, side by side\n\n{machine()}; Scriba {commit()}\n\n"
+    text = f"# Scriba and Apache Kafka, side by side\n\n{described}\n\n"
     text += METHOD.format(**facts) + (f"\n{about.strip()}\n" if about else "")
     text += f"\n**{met} of {len(goals)} goals met.**\n\n"
     text += table(lines) + misses(lines, explained)
+    if failed:
+        text += "\n## Rows that failed\n\n" + "".join(f"- `{k}`: {w}\n" for k, w in failed.items())
     for name, settings in configurations.items():
         text += f"\n## {name}\n\n```\n" + "\n".join(settings) + "\n```\n"
     path.write_text(text)

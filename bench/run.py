@@ -7,6 +7,10 @@ told in `explained.md`, a line for each row. `--keep` joins new figures to those
 `about.md` tells which are of which. `--quick` does an eighth of the work with a short warm-up: for
 trying out, not for publishing. `--rows cluster` is short for all rows of three nodes. `--targets
 kafka,kafka` holds a broker against itself, to see how much of a ratio is noise.
+
+A row that fails is told, and named in `RESULTS.md`; the others are measured all the same. A whole
+run takes about an hour and a half, of which the row of a machine at full load, the last one, is 20
+minutes.
 """
 
 import argparse
@@ -16,15 +20,16 @@ import shutil
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bench import report
 from bench.apart import APART
 from bench.cluster import IDLE, WORKING
 from bench.coordination import COORDINATED
-from bench.failover import FAILING, WIDE_LEADER
+from bench.failover import FAILING, STEADY, WIDE_LEADER
 from bench.million import MILLION
 from bench.moving import MOVING, RESTARTING
 from bench.report import KAFKA, SCRIBA
@@ -48,7 +53,7 @@ LATER = (*ALONE, *SCALE, *MILLION, *SIXTEEN)
 CLUSTERED = (*WORKING, *FAILING, *RESTARTING)
 """Rows on clusters of three nodes that stay up."""
 
-CLUSTERED_LATER = (*IDLE, *WIDE_LEADER, *MOVING, *APART)
+CLUSTERED_LATER = (*IDLE, *WIDE_LEADER, *MOVING, *APART, *STEADY)
 """Rows that start clusters of their own."""
 
 ROWS = (*BOTH_UP, *LATER, *CLUSTERED, *CLUSTERED_LATER)
@@ -65,7 +70,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     keys = [row.key for row in ROWS]
     parser.add_argument("--rows", default=",".join(keys), help="keys of rows, by comma")
-    parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--pairs", type=int, default=3)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--scale", type=float, default=1.0, help="share of the data to move")
     parser.add_argument("--keep", action="store_true", help="keep the figures of other rows")
@@ -136,37 +141,62 @@ def warm_up(bench: Bench, rows: Sequence[Row], seconds: float) -> None:
                 row.run(small)
 
 
-def rounds(
-    benches: dict[str, Bench],
-    rows: Sequence[Row],
-    pairs: int,
-    samples: Samples,
-    save: Callable[[], None],
-) -> None:
-    """Saves after every pair, so that a run cut short leaves what it had."""
-    for row in rows:
+@dataclass
+class Run:
+    """What a run has found so far, and what failed."""
+
+    samples: Samples
+    save: Callable[[], None]
+    failed: dict[str, str]
+    """Of a row, why it has no figure of this run, or not all of them."""
+
+    def rounds(self, benches: dict[str, Bench], rows: Sequence[Row], pairs: int) -> None:
+        """Saves after every row, so that a run cut short leaves what it had."""
+        prepared = [row for row in rows if self._prepare(benches, row)]
+        for pair in range(pairs):
+            order = list(benches) if pair % 2 == 0 else list(reversed(benches))
+            for row in prepared:
+                if row.key in self.failed or (pair and row.once):
+                    continue
+                for side in order:
+                    with self._telling(row):
+                        self._measure(row, side, benches[side], pair)
+                self.save()
+
+    def _prepare(self, benches: dict[str, Bench], row: Row) -> bool:
         if row.prepare is not None:
-            for settle in [row.prepare(bench) for bench in benches.values()]:
-                settle()
-    for pair in range(pairs):
-        order = list(benches) if pair % 2 == 0 else list(reversed(benches))
-        for row in rows:
-            if pair and row.once:
-                continue
-            for side in order:
-                fill_page_cache(benches[side].folder)
-                figures = row.run(benches[side])
-                told = [metric for metric in row.metrics if metric.name in figures]
-                for metric in told:
-                    series = samples.setdefault(row.key, {}).setdefault(metric.name, {})
-                    series.setdefault(side, []).append(figures[metric.name])
-                shown = ", ".join(f"{report.number(figures[m.name])} {m.unit}" for m in told)
-                say(f"round {pair + 1} {row.key:13} {benches[side].broker.name:13} {shown}")
-        save()
+            with self._telling(row):
+                for settle in [row.prepare(bench) for bench in benches.values()]:
+                    settle()
+        return row.key not in self.failed
+
+    def _measure(self, row: Row, side: str, bench: Bench, pair: int) -> None:
+        fill_page_cache(bench.folder)
+        began = time.monotonic()
+        figures = row.run(bench)
+        told = [metric for metric in row.metrics if metric.name in figures]
+        for metric in told:
+            series = self.samples.setdefault(row.key, {}).setdefault(metric.name, {})
+            series.setdefault(side, []).append(figures[metric.name])
+        shown = ", ".join(f"{report.number(figures[m.name])} {m.unit}" for m in told)
+        took = time.monotonic() - began
+        say(f"round {pair + 1} {row.key:17} {bench.broker.name:13} {took:4.0f} s: {shown}")
+
+    @contextlib.contextmanager
+    def _telling(self, row: Row) -> Iterator[None]:
+        """One row that fails costs no other its figures, and is not run again."""
+        try:
+            yield
+        except Exception as error:
+            traceback.print_exc()
+            self.failed[row.key] = f"{type(error).__name__}: {error}".splitlines()[0]
+            say(f"{row.key} failed: {self.failed[row.key]}")
 
 
 def main() -> None:
     wanted = arguments()
+    wanted.out.mkdir(parents=True, exist_ok=True)
+    described = f"{report.machine()}; Scriba {report.commit()}"  # before a page that is written
     scale = 0.125 if wanted.quick else wanted.scale
     hurry = 0.1 if wanted.quick else 1.0
     facts = {
@@ -187,10 +217,12 @@ def main() -> None:
     def save() -> None:
         lines = report.judge([row for row in ROWS if row.key in samples], samples)
         explained = report.read_explained(HERE / "explained.md")
-        about = (HERE / "about.md").read_text() if wanted.keep else ""
-        report.write(wanted.out / "RESULTS.md", lines, configurations, facts, explained, about)
+        about = (HERE / "about.md").read_text()
+        page = wanted.out / "RESULTS.md"
+        report.write(page, described, lines, configurations, facts, explained, run.failed, about)
         (wanted.out / "results.json").write_text(json.dumps(samples, indent=1) + "\n")
 
+    run = Run(samples, save, {})
     with both(wanted.targets, scale, bool(clustered or later)) as benches:
         configurations = {b.broker.name: b.broker.configuration() for b in benches.values()}
         for bench in benches.values():
@@ -201,23 +233,25 @@ def main() -> None:
             fill_page_cache(benches[KAFKA].folder)
             warm_up(benches[KAFKA], rows, facts["warm"])
             warm_up(benches[SCRIBA], rows, facts["warm_scriba"])
-            rounds(benches, rows, wanted.pairs, samples, save)
+            run.rounds(benches, rows, wanted.pairs)
 
         if served:
             with contextlib.ExitStack() as stack:
                 for bench in benches.values():
                     stack.enter_context(running(bench.broker))
                 warmed(served)
-        rounds(benches, alone, wanted.pairs, samples, save)
+        run.rounds(benches, alone, wanted.pairs)
         if clustered:
             with contextlib.ExitStack() as stack:
                 for bench in benches.values():
                     assert bench.cluster is not None
                     stack.enter_context(clusters.running(bench.cluster))
                 warmed(clustered)
-        rounds(benches, later, wanted.pairs, samples, save)
+        run.rounds(benches, later, wanted.pairs)
     say("\n" + report.table(report.judge([*served, *alone, *clustered, *later], samples)))
     say(f"{time.monotonic() - began:.0f} s; written to {wanted.out / 'RESULTS.md'}")
+    if run.failed:
+        sys.exit(f"failed: {', '.join(run.failed)}")
 
 
 if __name__ == "__main__":

@@ -182,6 +182,7 @@ SCALE = (
         ),
         many_partitions,
         warms=False,
+        once=True,
     ),
     Row(
         "connections",
@@ -193,6 +194,7 @@ SCALE = (
         ),
         idle_connections,
         warms=False,
+        once=True,
     ),
     Row("command", "a command that lists topics", (Metric("seconds", "s"),), command_start, False),
 )
