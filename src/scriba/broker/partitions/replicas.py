@@ -31,6 +31,7 @@ from scriba.broker.partitions.found import FoundReplicas, FutureReplica, Placeme
 from scriba.broker.partitions.nearby import ReplicaSelector
 from scriba.broker.partitions.open_files import OpenFiles
 from scriba.broker.partitions.partition import Leading, Partition, stall_ms
+from scriba.broker.partitions.replication.departures import Departures, departures
 from scriba.broker.partitions.replication.fetchers import Fetchers, LeaderChannels
 from scriba.broker.partitions.replication.follower_sessions import FollowerSessions
 from scriba.broker.partitions.replication.isr_updates import IsrUpdates
@@ -134,23 +135,6 @@ class Unopened(NamedTuple):
     image: PartitionImage
     home: LogDir | None = None
     """Where its files will be; None while no directory is online."""
-
-
-class Departed(NamedTuple):
-    """Who left an ISR as this broker became the leader, or as nobody did."""
-
-    name: PartitionName
-    topic_id: bytes
-    led_before: int
-    replicas: tuple[int, ...]
-
-
-def _tells(partition: PartitionImage, image: ClusterImage) -> int | None:
-    """The broker that tells of a change of leader; None where none is there to do so."""
-    if partition.leader != NO_LEADER:
-        return partition.leader
-    known = (image.brokers.get(replica) for replica in partition.replicas)
-    return next((broker.id for broker in known if broker is not None and broker.active), None)
 
 
 class Replicas:
@@ -275,7 +259,7 @@ class Replicas:
         if touched:
             self._depose(touched)
             self._queue.append(lambda: self._place(touched))
-        departed = self._departed(delta, image)
+        departed = departures(delta, image, self._node.id)
         if departed:
             self._queue.append(lambda: self._tell_departed(departed))
         self._queue.wake()
@@ -309,30 +293,7 @@ class Replicas:
             if mine:
                 yield topic.name, topic_id, sorted(mine)
 
-    def _departed(self, delta: Delta, image: ClusterImage) -> list[Departed]:
-        """Replicas that left an ISR in the change that made this broker the leader: the leader
-        before, and whoever went with it. Where nobody leads since, nobody is in sync (KIP-966), and
-        the first replica whose broker is active tells it."""
-        me = self._node.id
-        found: list[Departed] = []
-        for topic_id, changes in delta.partitions.items():
-            topic = image.topics_by_id.get(topic_id)
-            if topic is None:
-                continue
-            for index, before in changes.items():
-                now = topic.partitions[index]
-                if before is None or before.leader_epoch == now.leader_epoch:
-                    continue
-                if _tells(now, image) != me:
-                    continue
-                # What a reassignment has removed is no longer a replica, in sync or not.
-                gone = [r for r in before.isr if r in now.replicas and r not in now.isr]
-                if gone:
-                    name = PartitionName(topic.name, index)
-                    found.append(Departed(name, topic_id, before.leader, tuple(gone)))
-        return found
-
-    async def _tell_departed(self, departed: list[Departed]) -> None:
+    async def _tell_departed(self, departed: list[Departures]) -> None:
         pace = Pace(self._node.world.clock)
         for name, topic_id, led_before, replicas in departed:
             await pace()
