@@ -1,12 +1,14 @@
 """Who leads instead of a broker that hands over, and how the order of replicas comes back."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scriba.broker.partitions.replication.handover import carry_out, decide, reordered
+from scriba.broker.partitions.replication import handover
+from scriba.broker.partitions.replication.handover import carry_out, decide, put_back, reordered
 from scriba.controller.image import BrokerImage, PartitionImage
 from tests.unit.broker.brokers import Brokers, play
 
@@ -76,6 +78,35 @@ def test_a_hand_over_does_not_undo_a_reassignment_since_it_was_planned() -> None
         assert brokers.image("t").target == (2, 1)
         await carry_out(node, {place: (1, 2)})
         await brokers.until(lambda: brokers.image("t").leader == 1)
+
+    play(script)
+
+
+def test_an_order_is_kept_for_a_partition_that_begins_to_move_while_others_are_put_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def script(brokers: Brokers) -> None:
+        for topic in ("t", "u"):
+            await brokers.create(topic, (2, 3))
+        node = brokers.nodes[3]
+        first, second = ((node.image.topics_by_name[each].id, 0) for each in ("t", "u"))
+        monkeypatch.setattr(handover, "AT_ONCE", 1)
+        ask = node.controller.call
+        moved = False
+
+        async def meanwhile(request: Any, **how: Any) -> Any:
+            nonlocal moved
+            if not moved:
+                moved = True
+                image = node.image.topics_by_name["u"]
+                still = image.partitions[0]
+                image.partitions[0] = still._replace(replicas=(1, 2, 3), adding_replicas=(1,))
+            return await ask(request, **how)
+
+        monkeypatch.setattr(node.controller, "call", meanwhile)
+        later = await put_back(node, {first: (3, 2), second: (3, 2)})
+        assert later == {second: (3, 2)}
+        assert brokers.image("t").replicas == (3, 2)
 
     play(script)
 

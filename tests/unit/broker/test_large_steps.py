@@ -448,6 +448,34 @@ def test_many_who_wait_hear_of_a_leadership_that_goes(in_a_node: InANode) -> Non
     in_a_node(script)
 
 
+def test_many_who_wait_do_not_wait_for_slices_of_long_works(in_a_node: InANode) -> None:
+    """One for every few of them: their sessions would end in the meantime."""
+
+    async def script(node: Node, world: ProcessWorld) -> None:
+        slices = 0
+
+        async def work() -> None:
+            nonlocal slices
+            while True:
+                await pace.next_turn()
+                slices += 1
+
+        async def committed() -> None:
+            pass
+
+        works = [asyncio.ensure_future(work()) for _ in range(4)]
+        loop = asyncio.get_running_loop()
+        waiting: list[asyncio.Future[Settled]] = [loop.create_future() for _ in range(MANY)]
+        answer = wire.HeartbeatResponse()
+        await answer_in_turns(committed(), [(each, (answer, 0)) for each in waiting])
+        assert all(each.done() for each in waiting)
+        assert slices <= MANY // ANSWERS_AT_ONCE + 1, "one in a turn of the loop, whoever's it is"
+        for each in works:
+            each.cancel()
+
+    in_a_node(script)
+
+
 def test_offsets_of_a_transaction_that_ended_while_they_waited_are_refused(
     in_a_node: InANode,
 ) -> None:

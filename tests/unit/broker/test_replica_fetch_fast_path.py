@@ -15,10 +15,13 @@ import pytest
 
 from scriba.broker.fastpath import replicas
 from scriba.broker.fastpath.replicas import ReplicaFetchFastPath, WaitingReplicaFetch
+from scriba.broker.handlers.records import replica_fetch
 from scriba.broker.handlers.records.replica_fetch import Look
 from scriba.broker.partitions.partition import Partition
 from scriba.broker.partitions.replication.follower_sessions import FollowerSessions
 from scriba.broker.partitions.replication.session_requests import MARK, SessionRequests
+from scriba.errors import ErrorCode
+from scriba.events import EventKind
 from scriba.replication.follower import Ask, Key
 from scriba.testing.sim.world.net import NetFaults
 from scriba.testing.sim.world.peer import Wire
@@ -32,7 +35,7 @@ from scriba.wire.messages.fetch import (
     ForgottenTopic,
     ReplicaState,
 )
-from tests.unit.broker.brokers import PORT, Brokers
+from tests.unit.broker.brokers import PORT, Brokers, play
 
 LEADER, FOLLOWER, VERSION = 2, 3, 17
 KEYS = [("a", 0), ("a", 1), ("a", 2), ("b", 0)]
@@ -304,6 +307,40 @@ def test_the_play_finds_a_broken_fast_path(
 ) -> None:
     break_it(monkeypatch)
     assert any(played(seed, True) != played(seed, False) for seed in range(SEEDS))
+
+
+@pytest.mark.parametrize("fast_paths", [True, False])
+@pytest.mark.parametrize("step", ["_count", "_read", "to_tell_of"])
+def test_a_fetch_that_fails_for_a_reason_nobody_expected_is_answered(
+    step: str, fast_paths: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it arrives, while it waits, and when it ends; else its follower waits for half a minute,
+    and whoever produces with it."""
+    usual = getattr(replica_fetch, step)
+    left = 0
+
+    def breaks(*given: Any) -> Any:
+        nonlocal left
+        if left:
+            left -= 1
+            raise ZeroDivisionError("a bug")
+        return usual(*given)
+
+    async def script(brokers: Brokers) -> None:
+        nonlocal left
+        await brokers.create("a", (LEADER, FOLLOWER))
+        await brokers.until(lambda: brokers.leads(LEADER, "a"))
+        for _ in range(5):
+            assert await brokers.produce(LEADER, "a", b"x") is ErrorCode.NONE
+        monkeypatch.setattr(replica_fetch, step, breaks)
+        left = 1
+        node = brokers.nodes[LEADER]
+        async with asyncio.timeout(node.settings.replica_socket_timeout_ms / 1000 / 3):
+            assert await brokers.produce(LEADER, "a", b"y") is ErrorCode.NONE
+        assert not left
+        assert node.events.counts[EventKind.REQUEST_FAILED] == 1
+
+    play(script, scriba_fast_paths=str(fast_paths).lower())
 
 
 # ---- the follower's side ----

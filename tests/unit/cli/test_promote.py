@@ -1,9 +1,13 @@
 """`scriba cluster promote`: which placement comes of it, and what is told to be missing."""
 
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
+
 import pytest
 
-from scriba.cli.cluster.promote import Promotion, elected, judged, promoted
-from scriba.client import TopicPartition
+from scriba.cli.cluster.promote import Promotion, elected, judged, look, promoted
+from scriba.client import Admin, BrokerError, ErrorCode, TopicPartition
 from scriba.client.admin.model import PartitionDescription, ReplicaOffsets
 from scriba.settings.placement import parse
 
@@ -89,3 +93,30 @@ def test_where_no_observer_answers_nothing_is_promised() -> None:
     found = judged(WHERE, partition(None), {5, 6}, {})
     assert found == Promotion(WHERE, None, None, None, None)
     assert "no observer answers" in found.loses()
+
+
+class OneDeleted:
+    """Tells of the placement of a topic, which is deleted then."""
+
+    async def list_topics(self, include_internal: bool) -> list[Any]:
+        return [SimpleNamespace(name="orders")]
+
+    async def describe_configs(self, resources: list[Any], names: list[str]) -> dict[Any, Any]:
+        placement = SimpleNamespace(value="voters=1@a;observers=1@b")
+        return {resource: dict.fromkeys(names, placement) for resource in resources}
+
+    async def describe_cluster(self, include_fenced: bool) -> Any:
+        nodes = [SimpleNamespace(id=1, rack="a"), SimpleNamespace(id=2, rack="b")]
+        return SimpleNamespace(nodes=nodes, fenced=[])
+
+    async def describe_topics(self, names: list[str]) -> Any:
+        raise BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, about=f"topic {names[0]}")
+
+    async def describe_replicas(self, *given: Any, **how: Any) -> dict[Any, Any]:
+        return {}
+
+
+def test_a_topic_that_was_named_and_is_deleted_meanwhile_is_told() -> None:
+    with pytest.raises(BrokerError, match="topic orders"):
+        asyncio.run(look(cast(Admin, OneDeleted()), "b", ["orders"]))
+    assert asyncio.run(look(cast(Admin, OneDeleted()), "b", [])) == ({}, [], {1: {}, 2: {}})

@@ -20,6 +20,8 @@ from __future__ import annotations
 
 import asyncio
 import struct
+from collections.abc import Mapping
+from functools import cache
 from typing import TYPE_CHECKING, Final, Protocol
 
 from scriba.broker.fastpath import records
@@ -37,7 +39,7 @@ from scriba.wire.messages.fetch import (
     FetchResponse,
     PartitionData,
 )
-from scriba.wire.template import layout, packer
+from scriba.wire.template import Packer, layout, packer
 from scriba.wire.varint import write_uvarint
 
 if TYPE_CHECKING:
@@ -168,12 +170,8 @@ class ReplicaFetchFastPath:
         self._topics_at = len(before) + _INT32.size
         self._after = after
         """What comes behind the topics."""
-        names, self._partition = layout(FetchPartition, version, True)
-        assert names == _NUMBERS
-        self._pack = packer(
-            PartitionData, version, True, _PACKED, {"aborted_transactions": None}, until="records"
-        )
-        head = packer(FetchResponse, version, True, ("session_id",))(request.session_id)
+        self._partition, self._pack, pack_head = _compiled(version)
+        head = pack_head(request.session_id)
         none = len(_NONE + _NO_TAGS)
         self._head = bytes(version >= api.tagged_from) + head[:-none]
         """An answer up to its topics."""
@@ -205,6 +203,20 @@ class ReplicaFetchFastPath:
         node.counters.fastpath_replica_fetches += 1
         sessions.follow(session, connection.last_active)
         session.heard.ms = connection.now.mono_ms
+        correlation_id: int = _INT32.unpack_from(data, 4)[0]
+        try:
+            return self._look(connection, session, named, correlation_id)
+        except Exception as error:
+            refusal = self.failure(error)
+            return self._general.encode(self._api, self._ctx, refusal, correlation_id)
+
+    def _look(
+        self,
+        connection: Connection,
+        session: FollowerSession,
+        named: list[tuple[Followed, Numbers]],
+        correlation_id: int,
+    ) -> Parts | Parked:
         for followed, numbers in named:
             asked = followed.asked
             (
@@ -217,11 +229,10 @@ class ReplicaFetchFastPath:
                 _,
             ) = numbers
             session.news[followed] = None
-        request = self.request
+        node, request = self._node, self.request
         budget = min(request.max_bytes, node.settings.fetch_max_bytes)
         look = Look(session, request, budget, True)
         replica_fetch.look_at_once(node, look, connection.now)
-        correlation_id: int = _INT32.unpack_from(data, 4)[0]
         if look.cold or not look.is_over:
             return WaitingReplicaFetch(self, look, correlation_id)
         return self.answer(look, correlation_id)
@@ -316,6 +327,11 @@ class ReplicaFetchFastPath:
         pieces.append(_NO_TAGS)
         return answer.parts()
 
+    def failure(self, error: Exception) -> FetchResponse:
+        """What nobody expected, as the general path tells it."""
+        self._api.errors += 1
+        return replica_fetch.failed(self._node, error)
+
     # ---- waiting ----
 
     @property
@@ -337,6 +353,17 @@ _NUMBERS: Final = (
     "log_start_offset",
     "partition_max_bytes",
 )
+
+
+@cache
+def _compiled(version: int) -> tuple[struct.Struct, Packer, Packer]:
+    """A partition of a request; packers of one in an answer, up to its records, and of an answer
+    without topics."""
+    names, partition = layout(FetchPartition, version, True)
+    assert names == _NUMBERS
+    aborted: Mapping[str, None] = {"aborted_transactions": None}
+    told = packer(PartitionData, version, True, _PACKED, aborted, until="records")
+    return partition, told, packer(FetchResponse, version, True, ("session_id",))
 
 
 def _named(
@@ -402,23 +429,34 @@ class WaitingReplicaFetch(Promise):
     def _look_again(self) -> None:
         if self.over:
             return
+        try:
+            answer = self._looked()
+        except Exception as error:
+            self._end()
+            self._complete(self._path.failure(error))
+            return
+        if answer is not None:
+            self._end()
+            self.connection.keep(self, answer)
+
+    def _looked(self) -> Parts | Parked | None:
+        """The answer, if it is time for one."""
         look, session = self._look, self._look.session
         if session.epoch == look.epoch:  # else the next request looks at what is new
             if len(session.news) > AT_ONCE:
                 self._leave_to_handler()
-                return
+                return None
             node = self._path.node
             replica_fetch.look_at_once(node, look, node.world.clock.now())
             if look.cold or look.held_ms:
                 self._leave_to_handler()
-                return
+                return None
         if look.is_over or asyncio.get_running_loop().time() >= self.due:
-            self._end()
-            self.connection.keep(self, self._path.answer(look, self._correlation_id))
-            return
+            return self._path.answer(look, self._correlation_id)
         self._woken = False
         if session.missed:
             self.wake()
+        return None
 
     def _leave_to_handler(self) -> None:
         """Has it wait for the device, for a throttle, or for much that has to be looked at."""

@@ -149,11 +149,12 @@ async def look(
     admin: Admin, rack: str, topics: Iterable[str]
 ) -> tuple[dict[str, ReplicaPlacement], list[Promotion], Held]:
     """The placements that are to be, what is known of each partition, and of each replica."""
-    names = list(topics)
-    if not names:
+    named = list(topics)
+    names = named
+    if not named:
         names = [topic.name for topic in await admin.list_topics(include_internal=True)]
     asked = await placements(admin, names)
-    for name in topics:
+    for name in named:
         if name not in asked or rack not in asked[name].observers:
             await admin.describe_topics([name])  # raises where there is no such topic
             raise CommandError(
@@ -169,7 +170,8 @@ async def look(
     where = racks(cluster)
     live = {node.id for node in cluster.nodes} - {*cluster.fenced}
     alive = {where[broker] or "" for broker in live}
-    described = await still_there(admin.describe_topics(list(asked)))
+    describing = admin.describe_topics(list(asked))
+    described = await (describing if named else still_there(describing))
     asked = {name: each for name, each in asked.items() if name in described}
     partitions = {
         TopicPartition(name, each.partition): each

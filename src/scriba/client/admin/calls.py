@@ -42,7 +42,7 @@ class PartlyFailed(ClientError, Generic[K]):
     def __init__(self, results: Mapping[K, object], errors: Mapping[K, BrokerError]) -> None:
         total = len(results) + len(errors)
         told = "; ".join(
-            str(error) if str(key) in error.about else f"{key}: {error}"
+            str(error) if f" {error.about}".endswith(f" {key}") else f"{key}: {error}"
             for key, error in errors.items()
         )
         super().__init__(f"{len(errors)} of {total} failed: {told}")

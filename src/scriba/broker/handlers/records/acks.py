@@ -12,13 +12,16 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
 
 from scriba.broker.handlers.records.leader_hints import MOVED
 from scriba.broker.request import Later
 from scriba.errors import ErrorCode, KafkaError
 from scriba.runtime.watermark import Watermark
 from scriba.wire.messages.produce import PartitionProduceResponse, ProduceResponse
+
+SWEEP_FROM: Final = 256
+"""Requests with equal time among which those that are over are looked for."""
 
 
 class Wait:
@@ -145,11 +148,27 @@ class Expiring(Protocol):
     def expire(self) -> None: ...
 
 
+class _Queue(deque[Expiring]):
+    """Requests that were given equal time, in the order in which they came.
+
+    Those that are over leave it when they are the first. One that waits for long has many behind it
+    that are over, and each holds what it found: so they are looked for when there may be many.
+    """
+
+    sweep_at = SWEEP_FROM
+
+    def sweep(self) -> None:
+        left = [each for each in self if not each.over]
+        self.clear()
+        self.extend(left)
+        self.sweep_at = max(2 * len(left), SWEEP_FROM)
+
+
 class AckDeadlines:
     """When waiting requests have to be answered, whatever has become of them."""
 
     def __init__(self) -> None:
-        self._queues: dict[int, deque[Expiring]] = {}
+        self._queues: dict[int, _Queue] = {}
         """By the time that they were given."""
         self._timer: asyncio.TimerHandle | None = None
 
@@ -161,9 +180,11 @@ class AckDeadlines:
         waits.due = loop.time() + timeout_ms / 1000
         queue = self._queues.get(timeout_ms)
         if queue is None:
-            queue = self._queues[timeout_ms] = deque()
+            queue = self._queues[timeout_ms] = _Queue()
         while queue and queue[0].over:
             queue.popleft()
+        if len(queue) >= queue.sweep_at:
+            queue.sweep()
         queue.append(waits)
         if self._timer is None or waits.due < self._timer.when():
             self._arm(loop, waits.due)

@@ -251,7 +251,11 @@ class DelayedReplicaFetch(Later[FetchResponse]):
             if len(look.session.news) > AT_ONCE:
                 self._begin_slow_look()
                 return
-            look_at_once(self._node, look, self._node.world.clock.now())
+            try:
+                look_at_once(self._node, look, self._node.world.clock.now())
+            except Exception as error:
+                self._fail(error)
+                return
             if look.cold:
                 self._begin_slow_look()
                 return
@@ -279,19 +283,25 @@ class DelayedReplicaFetch(Later[FetchResponse]):
             if len(look.session.news) > AT_ONCE and not look.is_over:
                 await in_slices(_look_at(node, look), pace)
         except Exception as error:
-            self._end()
-            node.note(EventKind.REQUEST_FAILED, "Fetch", f"failed: {error!r}", error)
-            self._done(FetchResponse(error_code=ErrorCode.UNKNOWN_SERVER_ERROR))
+            self._fail(error)
             return
         look.counted = False
         self._task = self._update = None
         self._judge()
 
+    def _fail(self, error: Exception) -> None:
+        self._end()
+        self._done(failed(self._node, error))
+
     def _judge(self) -> None:
         look = self._look
         if look.is_over or asyncio.get_running_loop().time() >= look.deadline:
+            try:
+                response = respond(self._node, look)
+            except Exception as error:
+                response = failed(self._node, error)
             self._end()
-            self._done(respond(self._node, look))
+            self._done(response)
             return
         look.session.waiter = self
         self._woken = False
@@ -505,6 +515,12 @@ def respond(node: Fetching, look: Look) -> FetchResponse:
     if not session.id:
         session.end()
     return response
+
+
+def failed(node: Fetching, error: Exception) -> FetchResponse:
+    """The answer where something went wrong that nobody expected: the follower begins a session."""
+    node.note(EventKind.REQUEST_FAILED, "Fetch", f"failed: {error!r}", error)
+    return FetchResponse(error_code=ErrorCode.UNKNOWN_SERVER_ERROR)
 
 
 def count_out(node: Fetching, look: Look) -> None:

@@ -156,6 +156,10 @@ async def put_back(node: HandoverHost, orders: Orders) -> Orders:
         elif (order := reordered(image.replicas, known, node.id)) != image.replicas:
             wanted[place] = order
     await _order(node, wanted)
+    for place in wanted:  # one that has begun to move since was not asked for
+        image = _image(node, place)
+        if image is not None and image.is_reassigning:
+            later[place] = orders[place]
     return later
 
 
