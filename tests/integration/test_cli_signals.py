@@ -6,6 +6,7 @@ import fcntl
 import os
 import pty
 import signal
+import socket
 import subprocess
 import sys
 import termios
@@ -84,6 +85,23 @@ def test_what_lies_in_the_pipe_when_the_signal_comes_is_written_too(
             b"warning: the last line had no end and was not sent (9 B)\n"
         )
     assert scriba("consume", topic, "--exit").text == "first\nsecond\nthird\n"
+
+
+def test_produce_that_is_stopped_before_it_reaches_a_broker_says_that_it_read_nothing() -> None:
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))  # and does not listen: connections are refused
+        port = nobody.getsockname()[1]
+        with begin(f"127.0.0.1:{port}", "produce", "t", stdin=subprocess.PIPE) as process:
+            assert process.stdin is not None
+            assert process.stderr is not None
+            process.stdin.write(b"first\n")
+            process.stdin.flush()
+            assert b"waiting: " in process.stderr.readline()
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(PATIENCE) == 143
+            told = process.stderr.read().decode()
+    assert told.startswith("warning: nothing was read, and nothing written: ")
+    assert str(port) in told
 
 
 def test_a_file_is_left_where_it_was_and_what_is_lost_is_counted(tmp_path: Path) -> None:

@@ -343,6 +343,22 @@ def test_cordoned_and_nearly_full_directories_are_told_to_the_controller_and_to_
     play(script, scriba_log_dirs_write_watermark=0.9)
 
 
+def test_a_directory_that_was_taken_away_has_no_room_and_fails_no_request(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def script(brokers: Brokers) -> None:
+        node = brokers.nodes[1]
+        assert node.log_dirs.has_room()
+
+        def gone(path: str) -> tuple[int, int]:
+            raise FileNotFoundError(path)
+
+        monkeypatch.setattr(node.world.disk, "space", gone)
+        assert not node.log_dirs.has_room()
+
+    play(script)
+
+
 def test_a_directory_that_is_cordoned_by_setting_gets_nothing_new() -> None:
     async def script(brokers: Brokers) -> None:
         node = brokers.nodes[1]

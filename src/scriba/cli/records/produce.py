@@ -84,8 +84,12 @@ async def _produce(options: argparse.Namespace, source: int, parse: Parse) -> in
     }
     async with Producer(settings | client_settings(options, "producer")) as producer:
         async with watched(producer):
-            for topic in options.topics:
-                await producer.partitions(topic)
+            try:
+                for topic in options.topics:
+                    await producer.partitions(topic)
+            except asyncio.CancelledError:
+                warn(f"nothing was read, and nothing written{_because(producer.trouble)}")
+                raise
         work = LineProducer(producer, options, parse)
         input = Input(source)
         progress = Progress(input.size) if _watched(options) else None
@@ -124,12 +128,14 @@ async def _wind_up(work: "LineProducer", input: Input) -> None:
     except CommandError as error:
         warn(str(error))
     if work.unwritten:
-        trouble = work.trouble
-        because = f": {trouble}" if trouble is not None else ""
         lost = counted(work.unwritten, "record that was read was", "records that were read were")
-        warn(f"{lost} not written{because}")
+        warn(f"{lost} not written{_because(work.trouble)}")
     if work.unfinished:
         warn(f"the last line had no end and was not sent ({size(work.unfinished)})")
+
+
+def _because(trouble: ClientError | None) -> str:
+    return f": {trouble}" if trouble is not None else ""
 
 
 def _watched(options: argparse.Namespace) -> bool:

@@ -755,7 +755,10 @@ class LogDir:
     def has_room(self, least_bytes: int) -> bool:
         if self.failure is not None or self.closed is not None:
             return False
-        return self._disk.space(self.path)[1] >= least_bytes
+        try:
+            return self._disk.space(self.path)[1] >= least_bytes
+        except OSError:  # it was taken away, which whoever looks after directories finds as well
+            return False
 
     def _refused(self, what: str, error: OSError) -> KafkaError:
         text = f"{what}: {error}"
