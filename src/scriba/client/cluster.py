@@ -50,7 +50,7 @@ T = TypeVar("T")
 
 NO_NODE: Final = -1
 
-_WORTH_TELLING_MS: Final = 1_000
+WORTH_TELLING_MS: Final = 1_000
 """How long something is wrong with a topic before it is told."""
 
 _ANOTHER_MS: Final = 1_000
@@ -388,7 +388,7 @@ class Cluster:
             age = clock.mono_ms() - self._last_update
             left = settings.metadata_max_age_ms - age
             if self._troubled:
-                left = min(left, _WORTH_TELLING_MS - age)  # it may have been made meanwhile
+                left = min(left, WORTH_TELLING_MS - age)  # it may have been made meanwhile
             try:
                 async with asyncio.timeout(max(0, left) / 1000):
                     await self._stale.wait()
@@ -536,7 +536,7 @@ class Cluster:
         self.errors[name] = error
         now = self.ports.clock.mono_ms()
         since = self._troubled.setdefault(name, now)
-        if since is not None and now - since >= _WORTH_TELLING_MS:
+        if since is not None and now - since >= WORTH_TELLING_MS:
             self._troubled[name] = None
             fix = FIXES.get(error)
             log.warning("topic %s: %s%s", name, error.text, f" (fix: {fix})" if fix else "")

@@ -733,6 +733,23 @@ def test_a_topic_that_does_not_exist_is_told_once(caplog: pytest.LogCaptureFixtu
     ]
 
 
+@pytest.mark.parametrize(("count", "has"), [(1, "one partition, 0"), (2, "2 partitions, 0 to 1")])
+def test_a_partition_that_its_topic_does_not_have_is_told_once(
+    count: int, has: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster = FakeCluster()
+
+    async def main(world: ProcessWorld) -> None:
+        cluster.topic("t", count)
+        async with consumer(cluster, world) as c:
+            c.assign([("t", 7)])
+            assert await c.poll(20_000) == []
+
+    cluster.run(main)
+    told = [r.getMessage() for r in caplog.records if "t-7" in r.getMessage()]
+    assert told == [f"t-7 is not there: t has {has}"]
+
+
 def test_a_topic_that_is_made_while_a_consumer_waits_for_it_is_found() -> None:
     cluster = FakeCluster()
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from operator import length_hint
 from typing import Any, Final
 
-from scriba.client.cluster import HOPELESS, NO_NODE, Cluster, Node
+from scriba.client.cluster import HOPELESS, NO_NODE, WORTH_TELLING_MS, Cluster, Node
 from scriba.client.consuming.completed_fetch import CompletedFetch, DecodeSettings
 from scriba.client.consuming.fetch_request import fetch_request
 from scriba.client.consuming.fetch_session import FINAL_EPOCH, NO_SESSION, FetchSession, FetchSpec
@@ -303,6 +303,8 @@ class Fetcher:
             partition = self._cluster.partition(assigned.where)
             if partition is None or partition.leader == NO_NODE:
                 self._cluster.stale()
+                if partition is None:
+                    self._tell_absent(assigned, now)
                 trouble = self._cluster.errors.get(assigned.where.topic)
                 if self._cluster.hopeless is not None:
                     assigned.error = self._cluster.hopeless
@@ -311,6 +313,7 @@ class Fetcher:
                     assigned.error = BrokerError(trouble, about=f"topic {assigned.where.topic}")
                     self.arrived.wake()
                 continue
+            assigned.absent_since = -1
             node = assigned.node(partition, now)
             if node not in self._sources:
                 settings = self._settings
@@ -321,6 +324,19 @@ class Fetcher:
                 )
                 source = self._sources[node] = _Source(node, backoff)
                 self._cluster.tasks.spawn(self._run(source), name=f"scriba-fetch-{node}")
+
+    def _tell_absent(self, assigned: AssignedPartition, now: int) -> None:
+        """Says of a partition that its topic does not have it, when that lasts: it may be new."""
+        topic = self._cluster.topics.get(assigned.where.topic)
+        if topic is None or assigned.absent_since is None:
+            return
+        if assigned.absent_since < 0:
+            assigned.absent_since = now
+        elif now - assigned.absent_since >= WORTH_TELLING_MS:
+            assigned.absent_since = None
+            count = len(topic.partitions)
+            has = "one partition, 0" if count == 1 else f"{count} partitions, 0 to {count - 1}"
+            log.warning("%s is not there: %s has %s", assigned.where, topic.name, has)
 
     async def _run(self, source: _Source) -> None:
         busy = False

@@ -31,6 +31,7 @@ class AssignedPartition:
         "_checked_epoch",
         "_position",
         "_seen_epoch",
+        "absent_since",
         "asking",
         "avoid_until",
         "buffered",
@@ -63,6 +64,8 @@ class AssignedPartition:
         self.buffered: deque[CompletedFetch] = deque()
         self.error: ClientError | None = None
         """Raised by the next poll."""
+        self.absent_since: int | None = -1
+        """Since when its topic is known to lack it; -1 if it does not, None once that was told."""
         self.asking = False
         """Whether a broker is being asked about the position."""
         self.retry_at = 0
