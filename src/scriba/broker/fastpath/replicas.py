@@ -203,20 +203,6 @@ class ReplicaFetchFastPath:
         node.counters.fastpath_replica_fetches += 1
         sessions.follow(session, connection.last_active)
         session.heard.ms = connection.now.mono_ms
-        correlation_id: int = _INT32.unpack_from(data, 4)[0]
-        try:
-            return self._look(connection, session, named, correlation_id)
-        except Exception as error:
-            refusal = self.failure(error)
-            return self._general.encode(self._api, self._ctx, refusal, correlation_id)
-
-    def _look(
-        self,
-        connection: Connection,
-        session: FollowerSession,
-        named: list[tuple[Followed, Numbers]],
-        correlation_id: int,
-    ) -> Parts | Parked:
         for followed, numbers in named:
             asked = followed.asked
             (
@@ -229,13 +215,18 @@ class ReplicaFetchFastPath:
                 _,
             ) = numbers
             session.news[followed] = None
-        node, request = self._node, self.request
+        request = self.request
         budget = min(request.max_bytes, node.settings.fetch_max_bytes)
         look = Look(session, request, budget, True)
-        replica_fetch.look_at_once(node, look, connection.now)
-        if look.cold or not look.is_over:
-            return WaitingReplicaFetch(self, look, correlation_id)
-        return self.answer(look, correlation_id)
+        correlation_id: int = _INT32.unpack_from(data, 4)[0]
+        try:
+            replica_fetch.look_at_once(node, look, connection.now)
+            if look.cold or not look.is_over:
+                return WaitingReplicaFetch(self, look, correlation_id)
+            return self.answer(look, correlation_id)
+        except Exception as error:
+            refusal = self.failure(error)
+            return self._general.encode(self._api, self._ctx, refusal, correlation_id)
 
     # ---- reading a request ----
 
@@ -429,34 +420,30 @@ class WaitingReplicaFetch(Promise):
     def _look_again(self) -> None:
         if self.over:
             return
+        look, session, path = self._look, self._look.session, self._path
+        leaves, answer = False, None
         try:
-            answer = self._looked()
+            if session.epoch == look.epoch:  # else the next request looks at what is new
+                leaves = len(session.news) > AT_ONCE
+                if not leaves:
+                    node = path.node
+                    replica_fetch.look_at_once(node, look, node.world.clock.now())
+                    leaves = bool(look.cold or look.held_ms)
+            if not leaves and (look.is_over or asyncio.get_running_loop().time() >= self.due):
+                answer = path.answer(look, self._correlation_id)
         except Exception as error:
             self._end()
-            self._complete(self._path.failure(error))
+            self._complete(path.failure(error))
             return
-        if answer is not None:
+        if leaves:
+            self._leave_to_handler()
+        elif answer is not None:
             self._end()
             self.connection.keep(self, answer)
-
-    def _looked(self) -> Parts | Parked | None:
-        """The answer, if it is time for one."""
-        look, session = self._look, self._look.session
-        if session.epoch == look.epoch:  # else the next request looks at what is new
-            if len(session.news) > AT_ONCE:
-                self._leave_to_handler()
-                return None
-            node = self._path.node
-            replica_fetch.look_at_once(node, look, node.world.clock.now())
-            if look.cold or look.held_ms:
-                self._leave_to_handler()
-                return None
-        if look.is_over or asyncio.get_running_loop().time() >= self.due:
-            return self._path.answer(look, self._correlation_id)
-        self._woken = False
-        if session.missed:
-            self.wake()
-        return None
+        else:
+            self._woken = False
+            if session.missed:
+                self.wake()
 
     def _leave_to_handler(self) -> None:
         """Has it wait for the device, for a throttle, or for much that has to be looked at."""
