@@ -4,7 +4,7 @@
 
 Writes `RESULTS.md` and the raw figures in `results.json` beside this file; why a goal is missed is
 told in `explained.md`, a line for each row. `--keep` joins new figures to those of earlier runs;
-`about.md` tells which are of which. `--quick` does an eighth of the work with a short warm-up: for
+`kept.md` tells which are of which. `--quick` does an eighth of the work with a short warm-up: for
 trying out, not for publishing. `--rows cluster` is short for all rows of three nodes. `--targets
 kafka,kafka` holds a broker against itself, to see how much of a ratio is noise.
 
@@ -218,6 +218,8 @@ def main() -> None:
         lines = report.judge([row for row in ROWS if row.key in samples], samples)
         explained = report.read_explained(HERE / "explained.md")
         about = (HERE / "about.md").read_text()
+        if wanted.keep:
+            about = (HERE / "kept.md").read_text() + "\n" + about
         page = wanted.out / "RESULTS.md"
         report.write(page, described, lines, configurations, facts, explained, run.failed, about)
         (wanted.out / "results.json").write_text(json.dumps(samples, indent=1) + "\n")
