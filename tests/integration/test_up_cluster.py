@@ -112,6 +112,19 @@ def test_every_broker_tells_of_the_same_quorum(cluster: Cluster) -> None:
     said = [asked(cluster, "cluster", "quorum", "--broker", str(node)) for node in (1, 2, 3)]
     assert len({(each["leader"], each["leader_epoch"]) for each in said}) == 1
     assert sorted(v["id"] for v in said[0]["voters"]) == [1, 2, 3]
+    refused = scriba(
+        *("cluster", "quorum", "--broker", "9", "-b", cluster.bootstrap), cwd=cluster.cwd, code=1
+    )
+    assert "there is no broker 9" in refused
+
+
+@pytest.mark.parametrize(
+    ("named", "told"), [("nosuch:0", "there is no topic nosuch"), (f"{TOPIC}:x", "no partition of")]
+)
+def test_why_of_what_is_not_there_names_it(cluster: Cluster, named: str, told: str) -> None:
+    code = 2 if "partition" in told else 1
+    refused = scriba(*("topic", "why", named, "-b", cluster.bootstrap), cwd=cluster.cwd, code=code)
+    assert told in refused
 
 
 def test_a_transaction_over_three_brokers_outlives_its_coordinator(cluster: Cluster) -> None:

@@ -146,6 +146,15 @@ def test_old_clients_choose_their_own_retention(shard: Any) -> None:
     assert shard.fetch() == {}
 
 
+def test_a_retention_without_end_is_kept_to_the_end_of_time(shard: Any) -> None:
+    shard.commit({T0: 1}, version=4, retention_time_ms=(1 << 63) - 1)
+    ((_, value),) = shard.written
+    assert value.expire_timestamp == (1 << 63) - 1
+    shard.crash()
+    shard.pass_time(365 * DAY)
+    assert shard.fetch() == {T0: (1, 0)}
+
+
 def test_offsets_under_an_open_transaction_do_not_expire(shard: Any) -> None:
     shard.commit({T0: 1})
     shard.commit_in_txn(9, {T0: 2})

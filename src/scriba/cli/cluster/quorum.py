@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from scriba.cli.output import Cell, print_json, print_lines, table
+from scriba.cli.problems import CommandError
 from scriba.cli.session import with_admin
 from scriba.client import Admin
 from scriba.client.admin.model import QuorumDescription, QuorumReplica
@@ -13,6 +14,12 @@ from scriba.client.admin.model import QuorumDescription, QuorumReplica
 
 @with_admin
 async def run(admin: Admin, options: argparse.Namespace) -> int:
+    if options.broker is not None:
+        cluster = await admin.describe_cluster(include_fenced=True)
+        known = sorted(node.id for node in cluster.nodes)
+        if options.broker not in known:
+            there = ", ".join(map(str, known))
+            raise CommandError(f"there is no broker {options.broker}", f"there are {there}")
     quorum = await admin.describe_quorum(broker=options.broker)
     now_ms = time.time_ns() // 1_000_000
     found = document(quorum)

@@ -194,17 +194,18 @@ def read_plan(name: str) -> Plan:
     """The partitions of a file in the form of Kafka's tools."""
     plan: Plan = {}
     try:
-        document = json.loads(Path(name).read_text("utf-8"))
+        document = _is(dict, json.loads(Path(name).read_text("utf-8")))
         if document.get("version", PLAN_VERSION) != PLAN_VERSION:
             raise ValueError(f"version {document['version']} is not known")
-        for each in document["partitions"]:
+        for each in _is(list, document["partitions"]):
+            _is(dict, each)
             where = TopicPartition(_is(str, each["topic"]), _is(int, each["partition"]))
             if where in plan:
                 raise CommandError(f"{name} names {where} twice", "name each partition once")
             plan[where] = tuple(_is(int, broker) for broker in _is(list, each["replicas"]))
             for path in _is(list, each.get("log_dirs", [])):
                 _is(str, path)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, KeyError, RecursionError) as error:
         raise CommandError(
             f"{name} is no plan ({error!r})",
             'write {"partitions": [{"topic": ..., "partition": ..., "replicas": [...]}]}',

@@ -6,7 +6,7 @@ import time
 from typing import Final
 
 from scriba.cli.output import counted, note, print_json, print_lines
-from scriba.cli.problems import CommandError
+from scriba.cli.problems import CommandError, Misuse
 from scriba.cli.session import timeout_ms, with_admin
 from scriba.client import Admin
 from scriba.client.admin.model import TopicDescription
@@ -50,6 +50,11 @@ async def named(admin: Admin, text: str) -> tuple[TopicDescription, int | None]:
         name, number = found[1], int(found[2])
     elif found and found[1] in there:
         note(f"this is the topic {text}; for a partition of {found[1]}: {found[1]}:{found[2]}")
+    elif ":" in text:  # which no topic has in its name
+        topic_alone = text.rpartition(":")[0]
+        if topic_alone in there:
+            raise Misuse(f"{text} names no partition of {topic_alone}", f"write {topic_alone}:0")
+        raise CommandError(f"there is no topic {topic_alone}", "see scriba topic list")
     topic = (await admin.describe_topics([name]))[name]
     if number is not None and number >= len(topic.partitions):
         raise CommandError(

@@ -9,7 +9,7 @@ id, so that offsets of a topic that was deleted are not taken for those of its s
 """
 
 from collections.abc import Generator, Iterator, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from scriba.errors import ErrorCode, KafkaError
 from scriba.groups.classic.group import ClassicGroup, Phase, refuse
@@ -44,6 +44,9 @@ AT_ONCE = 250
 """Partitions of a commit that do not hold the loop for long; more are taken in slices."""
 TOPIC_IDS_FROM = 10
 GROUP_ID_NOT_FOUND_FROM = 9
+
+LATEST_MS: Final = (1 << 63) - 1
+"""What is to be kept for longer than there are timestamps is kept until then."""
 
 
 class Partition(Protocol):
@@ -103,7 +106,7 @@ def _commit(
         try:
             check = check_commit(state, request, caller, now)
             expire = request.retention_time_ms
-            expire_ms = -1 if expire == -1 else now.wall_ms + expire
+            expire_ms = -1 if expire == -1 else min(now.wall_ms + expire, LATEST_MS)
             out.records = yield from _records(
                 state, request.group_id, verdicts, check, now.wall_ms, expire_ms, with_id=True
             )
