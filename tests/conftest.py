@@ -200,6 +200,18 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(Tally(), "scriba-tally")
 
 
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """What tests read of a log keeps the format it has.
+
+    pytest hands its handlers to every logger that does not propagate, and those of pyspark give
+    each handler a formatter of their own, which then all tests of the process would have.
+    """
+    plugin = session.config.pluginmanager.get_plugin("logging-plugin")
+    assert plugin is not None
+    for handler in (plugin.caplog_handler, plugin.report_handler):
+        handler.setFormatter = lambda formatter: None
+
+
 def pytest_unconfigure() -> None:
     if TEMPORARY is not None:
         shutil.rmtree(TEMPORARY, ignore_errors=True)

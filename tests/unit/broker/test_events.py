@@ -4,7 +4,7 @@ import ast
 import asyncio
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -71,6 +71,30 @@ def test_every_kind_is_logged_at_its_level_counted_and_kept(
     assert noted == (1, 1_000_077, kind, "t-0", "happened")
 
 
+class WithoutTrace(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return record.getMessage()
+
+
+class OtherFormat(logging.Logger):
+    """As pyspark's loggers do, it gives handlers its own formatter."""
+
+    def addHandler(self, hdlr: logging.Handler) -> None:
+        hdlr.setFormatter(WithoutTrace())
+        super().addHandler(hdlr)
+
+
+@pytest.fixture
+def loggers_of_others() -> Iterator[None]:
+    """pytest hands its handlers to loggers that do not propagate."""
+    loggers = logging.Logger.manager.loggerDict
+    loggers["other-format"] = other = OtherFormat("other-format")
+    other.propagate = False
+    yield
+    del loggers["other-format"]
+
+
+@pytest.mark.usefixtures("loggers_of_others")
 def test_of_a_failure_that_nobody_expected_the_log_has_the_trace(
     events: Events, caplog: pytest.LogCaptureFixture
 ) -> None:
