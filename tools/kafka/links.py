@@ -131,7 +131,9 @@ class Links:
     ) -> None:
         target: asyncio.StreamWriter | None = None
         try:
-            peer = self._owner(writer.get_extra_info("peername")[1])
+            peer = self._owner(
+                writer.get_extra_info("peername")[1], writer.get_extra_info("sockname")[1]
+            )
             if peer is None:
                 return
             await self._way(
@@ -201,9 +203,9 @@ class Links:
         finally:
             leaving.cancel()
 
-    def _owner(self, port: int) -> int | None:
-        """The node that made the connection from this port."""
-        inode = _inode(port)
+    def _owner(self, port: int, to_port: int) -> int | None:
+        """The node that made the connection between these ports."""
+        inode = _inode(port, to_port)
         for pid, node in self._processes().items():
             with contextlib.suppress(OSError):
                 for handle in os.scandir(f"/proc/{pid}/fd"):
@@ -246,11 +248,14 @@ async def _near(reader: asyncio.StreamReader) -> AsyncGenerator[bytes, None]:
         yield data
 
 
-def _inode(port: int) -> str | None:
-    """Of the socket that is connected from a local port."""
-    wanted = f"0100007F:{port:04X}"
+def _inode(port: int, to_port: int) -> str | None:
+    """Of the socket that is connected between two local ports.
+
+    Both count: connections to other addresses may come from the same port.
+    """
+    wanted = [f"0100007F:{port:04X}", f"0100007F:{to_port:04X}"]
     for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
         fields = line.split()
-        if fields[1] == wanted:
+        if fields[1:3] == wanted:
             return fields[9]
     return None

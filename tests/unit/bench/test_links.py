@@ -1,5 +1,6 @@
 """The ways between nodes that tests and benchmarks lead through a process of their own."""
 
+import contextlib
 import os
 import random
 import socket
@@ -9,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tools.kafka.brokers import HOST, PATIENCE
+from tools.kafka.brokers import HOST, PATIENCE, free_port
 from tools.kafka.links import Distance, Links
 
 CALLER, SERVER = 1, 2
@@ -19,6 +20,7 @@ FAR, NEAR = "FAR", "NEAR"
 @pytest.fixture
 def server() -> Iterator[socket.socket]:
     with socket.create_server((HOST, 0)) as listening:
+        listening.settimeout(PATIENCE)
         yield listening
 
 
@@ -33,6 +35,16 @@ def links(server: socket.socket) -> Iterator[Links]:
 
 def call(links: Links, listener: str) -> socket.socket:
     return socket.create_connection((HOST, links.port(SERVER, listener)), PATIENCE)
+
+
+def connected(from_port: int, to_port: int) -> socket.socket:
+    """From a port of choice, which other connections may have, too."""
+    made = socket.socket()
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    made.settimeout(PATIENCE)
+    made.bind((HOST, from_port))
+    made.connect((HOST, to_port))
+    return made
 
 
 def everything(connection: socket.socket) -> bytes:
@@ -70,6 +82,21 @@ def test_one_listener_is_cut_and_the_other_is_not(links: Links, server: socket.s
         assert far.recv(16) == b"unheard"
         near.close()
         far.close()
+
+
+def test_who_calls_is_known_though_other_connections_come_from_the_same_port(
+    links: Links, server: socket.socket
+) -> None:
+    port = free_port()
+    with contextlib.ExitStack() as opened:
+        for _ in range(20):
+            other = opened.enter_context(socket.create_server((HOST, 0)))
+            opened.enter_context(connected(port, other.getsockname()[1])).close()
+            opened.enter_context(other.accept()[0])  # so that the closed one stays in the table
+        caller = opened.enter_context(connected(port, links.port(SERVER, NEAR)))
+        caller.sendall(b"heard")
+        answering, _ = server.accept()
+        assert opened.enter_context(answering).recv(16) == b"heard"
 
 
 @pytest.mark.parametrize(("loss", "seconds"), [(0.0, 0.1), (1.0, 0.3)])
