@@ -30,6 +30,7 @@ PLAYS = {
     "replicas": 60,
     "quorum": 40,
     "voters": 40,
+    "electing": 40,
     "changing": 10,
     "moves": 20,
     "diverging": 40,

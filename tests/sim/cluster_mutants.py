@@ -6,6 +6,7 @@ variant counts how often its lie made a difference (`lied`): one that never had 
 would prove nothing.
 """
 
+import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -46,7 +47,8 @@ Patch = pytest.MonkeyPatch
 Lied = Callable[[], None]
 """To be called when a variant does what the rightful code would not do."""
 
-QUORUM, REPLICAS, VOTERS, MOVES = "quorum", "replicas", "voters", "moves"
+QUORUM, VOTERS, ELECTING = "quorum", "voters", "electing"
+REPLICAS, MOVES = "replicas", "moves"
 DIVERGING, TRUNCATING = "diverging", "truncating"
 JOINING, REBORN, MARKERS = "joining", "reborn", "markers"
 OBSERVED = "observed"
@@ -95,6 +97,21 @@ def does_not_sync_its_vote(patch: Patch, lied: Lied) -> None:
             await write_atomic(self, path, data)
 
     patch.setattr(SimDisk, "write_atomic", forgetful)
+
+
+def answers_before_its_vote_is_synced(patch: Patch, lied: Lied) -> None:
+    """A voter answers while its epoch and its vote are on their way to its disk."""
+    write_atomic = SimDisk.write_atomic
+    under_way: list[asyncio.Task[None]] = []
+
+    async def hasty(self: SimDisk, path: str, data: bytes) -> None:
+        if path.endswith(QUORUM_STATE):
+            lied()
+            under_way.append(asyncio.ensure_future(write_atomic(self, path, data)))
+        else:
+            await write_atomic(self, path, data)
+
+    patch.setattr(SimDisk, "write_atomic", hasty)
 
 
 def counts_an_older_epoch(patch: Patch, lied: Lied) -> None:
@@ -444,10 +461,11 @@ def completes_before_markers_are_replicated(patch: Patch, lied: Lied) -> None:
 DIFFERS = "is in sync and"
 
 MUTANTS: Final = (
-    Mutant(does_not_sync_its_vote, QUORUM, 5, "lead it in epoch"),
-    Mutant(counts_an_older_epoch, QUORUM, 4, "though its epoch"),
+    Mutant(does_not_sync_its_vote, ELECTING, 0, "lead it in epoch", 5, cheap=True),
+    Mutant(answers_before_its_vote_is_synced, ELECTING, 2, "lead it in epoch", 10),
+    Mutant(counts_an_older_epoch, ELECTING, 1, "though its epoch", 10),
     Mutant(ignores_the_pre_vote, QUORUM, 2, "was cut off and came back", cheap=True),
-    Mutant(takes_a_snapshot_past_the_high_watermark, QUORUM, 3, "took a snapshot up to", 20),
+    Mutant(takes_a_snapshot_past_the_high_watermark, ELECTING, 0, "took a snapshot up to", 20),
     Mutant(deaf_controller_fences, QUORUM, 0, "was deaf", 40),
     Mutant(begins_two_changes_of_voters_at_once, VOTERS, 3, "other than committed", cheap=True),
     Mutant(does_not_raise_the_epoch, REPLICAS, 0, "lead it in epoch"),
@@ -463,7 +481,7 @@ MUTANTS: Final = (
     Mutant(waits_for_an_observer, OBSERVED, 0, "waits for an observer", 10),
     Mutant(goes_on_when_deposed, REPLICAS, 0, "the cluster is not whole"),
     Mutant(truncates_to_the_high_watermark, JOINING, 0, "joined the in-sync", 10),
-    Mutant(does_not_sync_a_truncation, TRUNCATING, 1, DIFFERS, 40),
+    Mutant(does_not_sync_a_truncation, TRUNCATING, 4, DIFFERS, 40),
     Mutant(keeps_producers_after_a_truncation, DIVERGING, 2, "acknowledged", 10, cheap=True),
     Mutant(does_not_follow_producers, JOINING, 1, "is there twice", 10),
     Mutant(completes_before_markers_are_replicated, MARKERS, 0, "is open in", 10),

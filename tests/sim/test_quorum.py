@@ -119,6 +119,26 @@ def test_minority_commits_nothing_and_says_so() -> None:
     play(story)
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_vote_of_a_new_controller_outlives_its_power_before_its_log_is_synced(seed: int) -> None:
+    """Else the directory's own name goes, with the vote in it: the log syncs it with its first
+    records."""
+
+    async def story(quorum: SimQuorum) -> None:
+        faults = quorum.hosts[2].disk_faults
+        faults.stall, faults.stall_times, faults.stall_in = 1.0, 1 << 20, "partition.metadata"
+        await quorum.start()
+        quorum.kill(await quorum.leader())
+        epoch = quorum.node(await quorum.leader()).metadata.quorum.epoch
+        assert quorum.node(2).metadata.quorum.log.flushed_offset == 0
+        quorum.hosts[2].power_cut()
+        faults.stall = 0.0
+        await quorum.start(2)
+        assert quorum.node(2).metadata.quorum.epoch == epoch
+
+    play(story, seed)
+
+
 def test_voter_that_lost_its_disk_follows_and_does_not_vote() -> None:
     async def story(quorum: SimQuorum) -> None:
         await quorum.start()

@@ -213,6 +213,7 @@ class Node:
         self.tasks.spawn(self._follow_leadership(), name="leadership of the quorum")
 
     def _begin_run(self) -> None:
+        self.metadata.make_directory()
         if self.settings.is_broker:
             self.lifecycle.begin(*self.log_dirs.begin_run(self.lifecycle.incarnation))
 

@@ -61,6 +61,7 @@ class Rig:
         running.append(self)
 
     async def start(self, *, clean: bool = False) -> "Rig":
+        self.node.make_directory()
         await self.node.start(clean=clean)
         features = [
             BrokerRegistrationRequestFeature(

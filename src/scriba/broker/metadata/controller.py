@@ -235,14 +235,20 @@ class QuorumController:
         if self._world.disk.exists(path):
             self._world.disk.unlink(path)
 
+    def make_directory(self) -> None:
+        """To be called before the names of the log directory are synced, and that before `start`:
+        this node votes before it flushes the metadata log for the first time."""
+        with as_no_room(f"{self._directory} cannot be made"):
+            self._world.disk.mkdir(self._directory)
+
     async def _found(self, found: Found) -> None:
         """Writes down who votes, before anybody hears of the cluster."""
         assert found.voters is not None
         disk = self._world.disk
         position = Position(0, 0)
         facts = QuorumFacts(KRAFT_LEVEL, voters_record(found.voters))
+        self.make_directory()
         with as_no_room(f"{self._directory} cannot be written"):
-            disk.mkdir(self._directory)
             batches = snapshots.encoded(position, facts, None, self._world.clock.wall_ms())
             await snapshots.write(disk, self._directory, position, _each(batches))
 

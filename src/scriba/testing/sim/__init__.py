@@ -8,6 +8,6 @@ ends; both run anywhere. `differential` plays one seed with fast paths and witho
 that clients got and all files; its clients are the `repeaters`.
 `cluster` plays several nodes, `quorum` controllers alone; a `witness` looks into all of them
 meanwhile, and misfortunes of nodes, network and clocks (`mishaps`) overlap. `directed` plays
-faults that come at the moment at which they do most harm.
+faults that come at the moment at which they do most harm, and `electing` those of a quorum.
 `python -m scriba.testing.sim.run SEED` replays a seed.
 """

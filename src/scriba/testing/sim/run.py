@@ -7,6 +7,8 @@ python -m scriba.testing.sim.run -p cluster 17  the play: records, coordinated (
                                                 cluster, replicas (the same without groups
                                                 and transactions), quorum (of controllers),
                                                 voters (a quorum of which these change),
+                                                electing (voters that lose their power
+                                                between a vote and the next election),
                                                 changing (replicas move, brokers and voters
                                                 come and go), moves (the same without groups
                                                 and transactions);
@@ -28,6 +30,7 @@ from scriba.testing.sim.plays import (
     coordinated,
     differential,
     directed,
+    electing,
     quorum,
     single_node,
     voters,
@@ -59,6 +62,7 @@ PLAYS: Final[dict[str, Callable[[int], Report]]] = {
     "replicas": partial(cluster.run, plain=True),
     "quorum": quorum.run,
     "voters": voters.run,
+    "electing": electing.run,
     "changing": changing.run,
     "moves": partial(changing.run, plain=True),
     **{scene: partial(directed.run, scene=scene) for scene in directed.SCENES},

@@ -44,12 +44,11 @@ async def open_quorum(
 ) -> tuple[MetadataQuorum, Snapshot | None, list[Batch]]:
     """Opens the files and returns what they hold: the newest snapshot and what follows it.
 
-    StartError when they are damaged or belong to another quorum. May wait for the device.
+    StartError when they are damaged or belong to another quorum. May wait for the device. Their
+    directory is there, and its name on the device: with that name a vote would be lost.
     """
     directory = f"{log_dir}/{TOPIC}-0"
     now = world.clock.now()
-    with as_no_room(f"{directory} cannot be opened"):
-        world.disk.mkdir(directory)
     snapshots.remove_parts(world.disk, directory)
     found = snapshots.find(world.disk, directory)
     # What a snapshot holds was flushed before it was taken.

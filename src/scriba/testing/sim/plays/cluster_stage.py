@@ -20,6 +20,8 @@ WHOLE_S: Final = 60
 """Virtual time in which all replicas have to be in sync after all has healed."""
 AT_ONCE: Final = 3
 """Misfortunes that overlap."""
+STEP_S: Final = 0.001
+"""How closely a play watches for a moment."""
 
 PACE: Final = {
     "broker.heartbeat.interval.ms": "300",
@@ -75,6 +77,17 @@ class ClusterStage(Stage):
             if watching.done():
                 watching.result()
             watching.cancel()
+
+    async def until(
+        self, come: Callable[[], bool], longest_s: float, step_s: float = STEP_S
+    ) -> bool:
+        """Waits for a moment; whether it has come."""
+        deadline = self.sim.loop.true_time() + longest_s
+        while not come():
+            if self.sim.loop.true_time() >= deadline:
+                return False
+            await asyncio.sleep(step_s)
+        return True
 
     async def overlap(
         self,

@@ -1,7 +1,8 @@
 """A cluster under faults that come at the moment at which they do most harm.
 
 Faults at any time bring these about too seldom (`cluster` plays those). Here a scene is one such
-situation, played several times; who is struck how, and when exactly, is the seed's.
+situation, played several times; who is struck how, and when exactly, is the seed's. `electing` does
+the same to a quorum of controllers.
 
     diverging  A leader falls while the replica that is elected lacks its last records and the
                other one has them: that one truncates, on a disk that may be slow, and meanwhile
@@ -36,15 +37,13 @@ from scriba.testing.sim.actors.cast import SINK, SOURCE, Actor, Books, Feeder, c
 from scriba.testing.sim.checks.losses import Losses
 from scriba.testing.sim.checks.witness import Witness
 from scriba.testing.sim.cluster import SimCluster
-from scriba.testing.sim.plays.cluster_stage import PACE, ClusterStage, Report
+from scriba.testing.sim.plays.cluster_stage import PACE, STEP_S, ClusterStage, Report
 from scriba.testing.sim.world.net import Path
 from scriba.testing.sim.world.volume import DiskFaults
 from scriba.testing.sim.world.world import ProcessWorld, SimWorld
 
 MIN_ISR: Final = 2
 CONTROLLER: Final = 1
-STEP_S: Final = 0.001
-"""How closely a scene watches for its moment."""
 ENDED_S: Final = 15
 """Virtual time in which a transaction has to end after all has healed."""
 TXN_STATE: Final = "__transaction_state"
@@ -161,17 +160,6 @@ class Directed(ClusterStage):
     def end(self, at: int, topic: str = SOURCE) -> int:
         replica = self.replica(at, topic)
         return -1 if replica is None else replica.log.end_offset
-
-    async def until(
-        self, come: Callable[[], bool], longest_s: float, step_s: float = STEP_S
-    ) -> bool:
-        """Waits for a moment; whether it has come."""
-        deadline = self.sim.loop.true_time() + longest_s
-        while not come():
-            if self.sim.loop.true_time() >= deadline:
-                return False
-            await asyncio.sleep(step_s)
-        return True
 
     async def watch_closely(self, seconds: float) -> None:
         """Meanwhile logs are held against each other more often than otherwise."""

@@ -47,6 +47,7 @@ def run(seed: int, brokers: int = 1) -> Report:
 class Scene(ClusterStage):
     sizes: tuple[int, ...] = (3, 3, 5, 1)
     """How many voters there may be; the last only where there are brokers."""
+    times = 2
 
     def __init__(self, seed: int, brokers: int) -> None:
         draw = SimWorld(seed).rng.fork("scene")
@@ -84,19 +85,34 @@ class Scene(ClusterStage):
             await self.cluster.start()
             for actor in self.actors:
                 self.enter(actor)
-            for _ in range(2):
-                kinds = [self.any_kind() for _ in range(2 + self.draw.below(6))]
-                await self.overlap([partial(self.mishaps.happen, kind) for kind in kinds])
+            for _ in range(self.times):
+                await self.strike()
                 self.heal()
                 await self.become_whole()
-                if self.draw.chance(0.5):
-                    await (self.deafen() if len(self.cluster.voters) == 1 else self.cast_out())
+                if self.witness.violations:
+                    break
+                await self.strike_when_whole()
             await self.stop(Administrator)
             await self.become_whole()
         self.witness.finish()
         self.check_topics()
         for node in self.cluster.nodes.values():
             node.note_failure()
+
+    async def become_whole(self) -> None:
+        """A quorum that has broken a promise may never do so, and nobody has to wait for it."""
+        if not self.witness.violations:
+            await super().become_whole()
+
+    async def strike(self) -> None:
+        """What happens to controllers, and heals."""
+        kinds = [self.any_kind() for _ in range(2 + self.draw.below(6))]
+        await self.overlap([partial(self.mishaps.happen, kind) for kind in kinds])
+
+    async def strike_when_whole(self) -> None:
+        """What a quorum without any other fault must not even notice."""
+        if self.draw.chance(0.5):
+            await (self.deafen() if len(self.cluster.voters) == 1 else self.cast_out())
 
     def any_kind(self) -> str:
         return MISFORTUNES[self.draw.below(len(MISFORTUNES))]
