@@ -1,12 +1,15 @@
 """The lake: every record once, whatever is lost or repeated, in few files."""
 
+import logging
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 
 import pytest
+from pyspark.logger import PySparkLogger
 from pyspark.sql import DataFrame, SparkSession
 
 from scriba.pipelines.shop import topics
@@ -21,6 +24,7 @@ from scriba.spark.origin import QUERY
 from tests.spark.desk import Desk
 from tests.spark.shop_store import Store
 
+LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 START = 1_793_000_000_000
 LATER = datetime(2030, 1, 1, tzinfo=UTC)
 COLUMNS = (
@@ -32,6 +36,26 @@ COLUMNS = (
 @pytest.fixture(params=["parquet", "delta"])
 def lake(spark: SparkSession, tmp_path: Path, request: pytest.FixtureRequest) -> Lake:
     return open_lake(spark, str(tmp_path / "lake"), request.param)
+
+
+@contextmanager
+def logged_by_spark() -> Iterator[list[logging.LogRecord]]:
+    """What pyspark writes about refused questions, past what it raises."""
+    logged: list[logging.LogRecord] = []
+
+    class Kept(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            logged.append(record)
+
+    handler = Kept()
+    loggers = [PySparkLogger.getLogger(name) for name in LOGGERS]
+    for logger in loggers:
+        logger.addHandler(handler)
+    try:
+        yield logged
+    finally:
+        for logger in loggers:
+            logger.removeHandler(handler)
 
 
 def some(shape: Shape, minutes: int) -> list[Delivery]:
@@ -224,6 +248,8 @@ def test_answers_are_the_truth_with_late_events(spark: SparkSession, tmp_path: P
         ("SELECT nothing FROM events", r"\[UNRESOLVED_COLUMN.*nothing"),
         ("SELECT 1 / (offset - offset) FROM events", r"\[DIVIDE_BY_ZERO\]"),
     ):
-        with pytest.raises(NotAnswered, match=why) as refused:
+        with pytest.raises(NotAnswered, match=why) as refused, logged_by_spark() as logged:
             answer(ask(spark, lake, sql))
         assert "\n" not in str(refused.value)
+        assert not str(refused.value).endswith(";")
+        assert logged == []

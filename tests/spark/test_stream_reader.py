@@ -1,5 +1,7 @@
 """What Spark asks of a stream reader, asked directly: a broker, and no Spark."""
 
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -424,3 +426,33 @@ def test_a_backlog_is_read_in_step_where_partitions_are_not_of_one_pace(
         assert all(time >= newest - 1000 for time in waiting)
         read = ends
     assert read == [600, 600, 600]
+
+
+ENDING = """
+from scriba.spark.reading.source import ScribaStreamReader
+
+def fails():
+    raise {error}
+
+fails.__globals__["__name__"] = "{module}"
+try:
+    fails()
+finally:
+    ScribaStreamReader.stop(object.__new__(ScribaStreamReader))
+"""
+
+
+@pytest.mark.parametrize(
+    ("error", "module", "told"),
+    [
+        ("ConnectionResetError", "pyspark.serializers", False),
+        ("EOFError", "pyspark.serializers", False),
+        ("ConnectionResetError", "scriba.peers.connection", True),
+        ("ValueError", "pyspark.serializers", True),
+    ],
+)
+def test_a_planner_that_java_has_left_ends_in_silence(error: str, module: str, told: bool) -> None:
+    script = ENDING.format(error=error, module=module)
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert (error in ended.stderr, ended.returncode) == (told, int(told))
+    assert told or not ended.stderr

@@ -14,8 +14,11 @@ every trigger, naming where the last finished batch ended: that is what gets com
 
 import logging
 import math
+import os
+import sys
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
+from traceback import walk_tb
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
 from pyspark.sql.datasource import (
@@ -416,4 +419,18 @@ class ScribaStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvaila
         """Nothing to free: what was read stays in the log."""
 
     def stop(self) -> None:
-        """The planner process ends with the query, and its connections with it."""
+        """The planner process ends with the query, and its connections with it.
+
+        Where Java has hung up, as it does when a query is stopped amid a batch, it ends here:
+        pyspark would go on to tell Java of that, and print all that comes of it.
+        """
+        if _java_hung_up(sys.exc_info()[1]):
+            os._exit(0)
+
+
+def _java_hung_up(error: BaseException | None) -> bool:
+    """Whether pyspark's own conversation has ended, and not one with a broker."""
+    if not isinstance(error, ConnectionError | EOFError):
+        return False
+    modules = (frame.f_globals.get("__name__", "") for frame, _ in walk_tb(error.__traceback__))
+    return not any(name.partition(".")[0] == "scriba" for name in modules)

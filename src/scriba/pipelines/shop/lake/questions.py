@@ -4,11 +4,14 @@ The views are `records`, as they are kept, and `events`: read and judged like th
 figures and counted once, but late events count too, as nobody is waiting.
 """
 
-from collections.abc import Mapping
+import contextlib
+import logging
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
+from pyspark.logger import PySparkLogger
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -51,6 +54,8 @@ class NotAnswered(Exception):
 
 
 WRONG: Final = (PySparkException, Py4JJavaError)
+LOGGERS: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
+"""Where pyspark tells it as well, on standard error and at length, with what Java says."""
 
 
 def ask(
@@ -68,15 +73,27 @@ def ask(
     good = judged(records, Names()).where(F.col("outcome").isin(ACCEPTED, LATE))
     days = good.withColumn("day", F.date_format("event_time", "yyyy-MM-dd"))
     days.dropDuplicates(["event_id"]).createOrReplaceTempView("events")
-    try:
+    with _refused_in_short():
         return spark.sql(sql)
-    except WRONG as wrong:
-        raise NotAnswered(reason(wrong)) from wrong
 
 
 def answer(asked: DataFrame) -> tuple[list[str], list[tuple[Any, ...]]]:
     """Columns and rows; some of what is wrong with a question shows only when it is answered."""
-    try:
+    with _refused_in_short():
         return asked.columns, [tuple(row) for row in asked.collect()]
+
+
+@contextlib.contextmanager
+def _refused_in_short() -> Iterator[None]:
+    """What Spark refuses is told once, in a line."""
+    loggers = [PySparkLogger.getLogger(name) for name in LOGGERS]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
     except WRONG as wrong:
-        raise NotAnswered(reason(wrong)) from wrong
+        raise NotAnswered(reason(wrong).rstrip(";")) from wrong
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
