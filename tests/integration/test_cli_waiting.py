@@ -60,3 +60,26 @@ def test_a_refused_connection_is_told_long_before_the_time_is_over() -> None:
             process.terminate()
             assert process.wait(PATIENCE) == 143
     assert told.startswith(f"note: waiting: cannot connect to {address}: Connection refused")
+
+
+def test_a_coordinator_that_cannot_serve_is_told() -> None:
+    with scriba.testing.broker() as broker:
+        broker.produce("t", "one")
+        broker.fail_next("JoinGroup", "COORDINATOR_LOAD_IN_PROGRESS", times=10)
+        with begin(broker.bootstrap_servers, "consume", "t", "--group", "g", "--exit") as process:
+            assert process.stderr is not None
+            told = process.stderr.readline().decode()
+            assert told.startswith("note: waiting: group g: COORDINATOR_LOAD_IN_PROGRESS"), told
+            assert process.stderr.readline().startswith(b"note: it goes on, after ")
+            assert process.wait(PATIENCE) == 0
+        broker.fail_next("DescribeGroups", "COORDINATOR_NOT_AVAILABLE", times=1000)
+        words = ("group", "describe", "g", "--timeout", "3")
+        with begin(broker.bootstrap_servers, *words) as process:
+            assert process.stderr is not None
+            told = process.stderr.readline().decode()
+            assert "note: waiting: " in told, told
+            assert "COORDINATOR_NOT_AVAILABLE" in told, told
+            *_, last = process.stderr.read().decode().splitlines()
+            assert "within 3000 ms: " in last, last
+            assert "COORDINATOR_NOT_AVAILABLE" in last, last
+            assert process.wait(PATIENCE) == 1

@@ -132,6 +132,8 @@ class Cluster:
         self._updated: asyncio.Future[None] | None = None
         self._last_update = 0
         self._failure: ClientError | None = None
+        self._refusal: ClientError | None = None
+        """Why a request is tried again, though brokers may answer others."""
         self.hopeless: ClientError | None = None
         """Why nothing will come of waiting for the picture: no bootstrap server is a broker."""
         self._closed = False
@@ -156,7 +158,7 @@ class Cluster:
     @property
     def trouble(self) -> ClientError | None:
         """The failure after which something is being tried again; None when nothing is."""
-        return self._failure
+        return self._failure or self._refusal
 
     # -- the picture -----------------------------------------------------------------------------
 
@@ -268,7 +270,7 @@ class Cluster:
             async with asyncio.timeout(timeout_ms / 1000):
                 return await work
         except TimeoutError:
-            cause: ClientError | None = self._failure
+            cause = self.trouble
             if cause is None and topic in self.errors:
                 cause = BrokerError(self.errors[topic], about=f"topic {topic}")
             because = f": {cause}" if cause else ""
@@ -360,24 +362,26 @@ class Cluster:
         backoff = Backoff(self.ports.rng, settings.retry_backoff_ms, settings.retry_backoff_max_ms)
         self.start()
 
+        mine: ClientError | None = None
+
         async def keep_trying() -> T:
-            mine: ClientError | None = None
+            nonlocal mine
             while True:
                 try:
-                    result = await attempt()
+                    return await attempt()
                 except ClientError as failure:
                     if not failure.retriable:
                         raise
-                    mine = self._failure = failure
+                    mine = self._refusal = failure
                     self.doubt(self._asked)
                     log.debug("%s: trying again after %s", what, failure)
-                else:
-                    if self._failure is mine:
-                        self._failure = None
-                    return result
                 await asyncio.sleep(backoff.next_ms() / 1000)
 
-        return await self.within(keep_trying(), timeout_ms, what)
+        try:
+            return await self.within(keep_trying(), timeout_ms, what)
+        finally:
+            if self._refusal is mine:
+                self._refusal = None
 
     # -- keeping it ------------------------------------------------------------------------------
 

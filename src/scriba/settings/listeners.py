@@ -17,6 +17,16 @@ _ENDPOINT: Final = re.compile(
 _HOST_PORT: Final = re.compile(r"(?:\[(?P<v6>[^\]]+)\]|(?P<host>[^:\[\]]+)):(?P<port>[0-9]+)")
 
 
+def is_loopback(host: str) -> bool:
+    """Whether this is the machine itself, to itself."""
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
 class Endpoint(NamedTuple):
     """One listener. `name` is what Kafka calls the listener name; port 0 means any free port."""
 
@@ -27,12 +37,7 @@ class Endpoint(NamedTuple):
 
     @property
     def is_loopback(self) -> bool:
-        if self.host == "localhost" or self.host.endswith(".localhost"):
-            return True
-        try:
-            return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return False
+        return is_loopback(self.host)
 
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host

@@ -212,6 +212,10 @@ def test_a_word_that_is_nearly_right_is_guessed(capsys: pytest.CaptureFixture[st
         (["up", "--prot", "1"], "--prot 1; did you mean --port?"),
         (["consume", "t", "--fromat=%s"], "--fromat=%s; did you mean --format?"),
         (["topic", "list", "--no-such-thing"], "--no-such-thing (see"),
+        (
+            ["--json", "topic", "list"],
+            "--json; it belongs behind the command: scriba topic list --json",
+        ),
     ):
         with pytest.raises(SystemExit):
             main(words)

@@ -104,6 +104,8 @@ def _nearest(parser: argparse.ArgumentParser, words: Sequence[str]) -> str:
         if name.startswith("--")
     ]
     for word in words:
+        if word.partition("=")[0] in parser._option_string_actions:
+            return f"; it belongs behind the command: {parser.prog} {word}"
         near = get_close_matches(word.partition("=")[0], known, 1) if word.startswith("--") else []
         if near:
             return f"; did you mean {near[0]}?"

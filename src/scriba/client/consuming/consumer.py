@@ -208,9 +208,10 @@ class Consumer(Generic[K, V]):
 
     @property
     def trouble(self) -> ClientError | None:
-        """What keeps the cluster from answering, while it is tried again; None when nothing
-        does."""
-        return self._cluster.trouble
+        """What keeps the cluster or the group's coordinator from answering, while it is tried
+        again; None when nothing does."""
+        mine = self._group.trouble if self._group is not None else None
+        return self._cluster.trouble or mine
 
     def assignment(self) -> list[TopicPartition]:
         return sorted(self._positions.assigned)

@@ -467,7 +467,9 @@ def _returns(facts: Facts, awaited: Sequence[int]) -> list[dict[str, Any]]:
         else:
             at = f" at {known.address}" if known is not None and known.address else ""
             what = f"start broker {broker}{at} again"
-            found.append(_choice(what, loses, records, f"scriba node start {broker}"))
+            here = known is not None and known.on_this_machine
+            command = f"scriba node start {broker}" if here else None
+            found.append(_choice(what, loses, records, command))
     return found
 
 

@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 from scriba.client.admin.model import PartitionDescription, Reassignment
 from scriba.client.model import TopicPartition
+from scriba.peers.addresses import parse_address
+from scriba.settings.listeners import is_loopback
 
 
 class BrokerFacts(NamedTuple):
@@ -13,6 +15,12 @@ class BrokerFacts(NamedTuple):
     """None for one that is not registered."""
     fenced: bool
     answers: bool
+
+    @property
+    def on_this_machine(self) -> bool:
+        """As nodes of `scriba up --nodes` are; another machine is not reached by its commands."""
+        parsed = parse_address(self.address) if self.address is not None else None
+        return parsed is not None and is_loopback(parsed[0])
 
 
 class Held(NamedTuple):

@@ -118,6 +118,8 @@ class Group:
         self._topics: frozenset[str] = frozenset()
         rng = cluster.ports.rng
         self._backoff = Backoff(rng, settings.retry_backoff_ms, settings.retry_backoff_max_ms)
+        self.trouble: ClientError | None = None
+        """Why the coordinator is asked again; None when it answers."""
 
     def _new_machine(self) -> "Classic | Reconciling":
         if self._settings.group_protocol == "classic":
@@ -345,10 +347,12 @@ class Group:
             if not failure.retriable and not isinstance(failure, Closed):
                 machine.fail(failure)
                 return
+            self.trouble = failure
             log.debug("group %s: trying again after %s", self._identity.group_id, failure)
             await asyncio.sleep(self._backoff.next_ms() / 1000)
             machine.unanswered(request, self._clock.mono_ms())
         else:
+            self.trouble = None
             self._backoff.reset()
             machine.answered(request, answer, self._clock.mono_ms())
 
