@@ -70,22 +70,20 @@ static int checksum_is_right(State *state, Cursor batch)
 
 PyObject *header_tuple(State *state, const uint8_t *at)
 {
-    static const struct {
-        uint8_t at, size;
-    } FIELDS[] = {{0, 8},  {8, 4},  {12, 4}, {16, 1}, {17, 0}, {21, 2}, {23, 4},
-                  {27, 8}, {35, 8}, {43, 8}, {51, 2}, {53, 4}, {57, 4}};
-    enum { COUNT = sizeof FIELDS / sizeof *FIELDS };
+    const int64_t fields[] = {
+        int64_at(at + BASE_OFFSET_AT),        int32_at(at + LENGTH_AT),
+        int32_at(at + LEADER_EPOCH_AT),       (int8_t)at[MAGIC_AT],
+        (uint32_t)int32_at(at + CRC_AT),      int16_at(at + ATTRIBUTES_AT),
+        int32_at(at + LAST_DELTA_AT),         int64_at(at + BASE_TIMESTAMP_AT),
+        int64_at(at + MAX_TIMESTAMP_AT),      int64_at(at + PRODUCER_ID_AT),
+        int16_at(at + PRODUCER_EPOCH_AT),     int32_at(at + BASE_SEQUENCE_AT),
+        int32_at(at + COUNT_AT),
+    };
+    enum { COUNT = sizeof fields / sizeof *fields };
     PyObject *header = new_tuple(state->header, COUNT);
-    for (int i = 0; header != NULL && i < COUNT; i++) {
-        const uint8_t *field = at + FIELDS[i].at;
-        int64_t value = FIELDS[i].size == 8   ? int64_at(field)
-                        : FIELDS[i].size == 4 ? int32_at(field)
-                        : FIELDS[i].size == 2 ? int16_at(field)
-                        : FIELDS[i].size == 1 ? (int8_t)*field
-                                              : (int64_t)(uint32_t)int32_at(field);
-        if (!put_item(header, i, PyLong_FromLongLong(value)))
+    for (int i = 0; header != NULL && i < COUNT; i++)
+        if (!put_item(header, i, PyLong_FromLongLong(fields[i])))
             Py_CLEAR(header);
-    }
     return header;
 }
 

@@ -247,6 +247,7 @@ static PyMethodDef functions[] = {
     {"locate", (PyCFunction)(void (*)(void))locate, METH_FASTCALL, NULL},
     {"judge_produce", (PyCFunction)(void (*)(void))judge_produce, METH_FASTCALL, NULL},
     {"checked_batches", (PyCFunction)(void (*)(void))checked_batches, METH_FASTCALL, NULL},
+    {"walk_headers", (PyCFunction)(void (*)(void))walk_headers, METH_FASTCALL, NULL},
     {"murmur2", murmur2, METH_O, NULL},
     {"place_keys", (PyCFunction)(void (*)(void))place_keys, METH_FASTCALL, NULL},
     {"append_rows", (PyCFunction)(void (*)(void))append_rows, METH_FASTCALL, NULL},

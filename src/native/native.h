@@ -138,6 +138,7 @@ static inline Fault read_field(Cursor *cursor, Field *field)
 static inline uint64_t big_endian(const uint8_t *data, int bytes)
 {
     uint64_t value = 0;
+#pragma GCC unroll 8
     for (int i = 0; i < bytes; i++)
         value = value << 8 | data[i];
     return value;
@@ -316,6 +317,7 @@ void free_numbers(Numbers *numbers);
 PyObject *locate(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
 PyObject *judge_produce(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
 PyObject *checked_batches(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
+PyObject *walk_headers(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
 
 extern PyType_Spec commit_bytes_spec;
 extern PyType_Spec record_fields_spec;

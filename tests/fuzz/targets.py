@@ -6,6 +6,7 @@ faults in a record either may be named.
 """
 
 import ctypes
+import os
 import struct
 import threading
 from array import array
@@ -15,7 +16,7 @@ from typing import Any, Final
 from scriba.broker.fastpath.fetch.located import FIELDS as FETCH_FIELDS
 from scriba.broker.fastpath.produce import _FIELDS
 from scriba.errors import ParseError
-from scriba.native import implementation
+from scriba.native import headers, implementation
 from scriba.records.crc import crc32c
 from scriba.records.header import CRC_OFFSET, CRC_START, HEADER_SIZE, LOG_OVERHEAD
 from scriba.wire.locator import plan
@@ -231,6 +232,7 @@ def _mended(data: memoryview, flags: int) -> memoryview:
 def _walk(log: memoryview, flags: int, numbers: tuple[int, int, int, int]) -> None:
     base, latest, now, horizon = numbers
     same("checked_batches", log, base)
+    _walk_headers(log, flags, (base, latest, now, horizon))
     offsets = NATIVE.OffsetMap(3000, SEED)
     at, _ = offsets.put_plain(log, 0, base, latest)
     assert 0 <= at <= len(log)
@@ -247,6 +249,25 @@ def _walk(log: memoryview, flags: int, numbers: tuple[int, int, int, int]) -> No
         assert crc == crc32c(memoryview(out)[end + CRC_START : end + size])
         end += size
     assert end == used <= len(out)
+
+
+def _walk_headers(log: memoryview, flags: int, numbers: tuple[int, int, int, int]) -> None:
+    """The same batches as a segment that is about to be read."""
+    base, last, upper, offset = (abs(number) >> 1 for number in numbers)
+    end = len(log)
+    stop = end * (flags & 7) // 7
+    known = last if flags & 8 else -1
+    fd = os.memfd_create("segment")
+    try:
+        os.pwrite(fd, log, 0)
+        start = log[8] if len(log) > 8 and flags & 16 else 0
+        lead = (0, start, stop, end, min(base, upper))
+        places = (*lead, known, offset, upper, 1000, bool(flags & 32))
+        ours = NATIVE.walk_headers(fd, *places)
+        how, here = headers.walk(lambda view, at: os.preadv(fd, [view], at), *places)
+        assert ours == (here if how == headers.ASCENDING else None), (ours, how, here, places)
+    finally:
+        os.close(fd)
 
 
 # ---- what an application or Spark writes ----

@@ -117,6 +117,16 @@ def test_wheel_fits_other_machines_than_the_one_that_built_it(dist: Path) -> Non
     assert [name for name in names if name.endswith((".c", ".h"))] == []
 
 
+def test_wheel_fits_systems_as_old_as_the_page_says(dist: Path) -> None:
+    wheel = one(dist, "*-cp311-abi3-*.whl")
+    needed = re.findall(r"manylinux_(\d+)_(\d+)_", wheel.name)
+    page = (ROOT / "docs" / "installing.md").read_text()
+    told = re.search(r"glibc (\d+)\.(\d+) or newer", page)
+    assert told is not None
+    oldest = min(((int(major), int(minor)) for major, minor in needed), default=(0, 0))
+    assert oldest <= (int(told[1]), int(told[2]))
+
+
 def test_sdist_works_in_a_clean_environment(dist: Path, tmp_path: Path) -> None:
     sdist = one(dist, "*.tar.gz")
     with tarfile.open(sdist) as archive:

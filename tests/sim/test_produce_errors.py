@@ -80,7 +80,7 @@ def test_an_offline_partition_is_explained_in_the_error_of_a_produce(seed: int) 
         first, _, explanation = str(error).partition("\n")
         assert first.startswith(f"t-0: not delivered within {TIMEOUT_MS} ms")
         assert explanation.startswith("t-0 is offline since ")
-        assert f"    scriba node start {before.leader}" in explanation
+        assert f"  start broker {before.leader} at " in explanation
         assert "    scriba cluster elect t:0 --unclean" in explanation
         assert told(explanation) == told(await why(stage)), "the same page"
         # Controllers that are no brokers told who was lost, and when.

@@ -9,7 +9,16 @@ import warnings
 from collections.abc import Callable, Iterable
 from typing import Any, Literal, NamedTuple
 
-from scriba.native import columns, commit_bytes, consumer_records, fallback, intake, judge, locate
+from scriba.native import (
+    columns,
+    commit_bytes,
+    consumer_records,
+    fallback,
+    headers,
+    intake,
+    judge,
+    locate,
+)
 from scriba.native.arrow import Given
 from scriba.native.consumer_records import Make
 from scriba.records.header import BatchHeader, Buffer
@@ -47,6 +56,7 @@ class Implementation(NamedTuple):
         judge.Found | Literal[False] | None,
     ]
     checked_batches: Callable[[Buffer, int], list[tuple[int, BatchHeader]]]
+    walk_headers: Callable[[int, int, int, int, int, int, int, int, int, int, bool], int | None]
     CommitBytes: type[commit_bytes.CommitBytes]
 
 
@@ -71,6 +81,7 @@ FALLBACK = Implementation(
     locate.locate,
     judge.judge_produce,
     judge.checked_batches,
+    headers.walk_headers,
     commit_bytes.CommitBytes,
 )
 

@@ -15,6 +15,7 @@ import logging
 import os
 from collections import deque
 from collections.abc import Callable
+from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
 from struct import Struct as Layout
 from typing import Any, Final, Protocol, TypeVar
 
@@ -180,7 +181,7 @@ class Connection:
         self._buffer = bytearray(_READ_BYTES)
         self._view = memoryview(self._buffer)
         self._filled = 0
-        self._frame: bytearray | None = None
+        self._frame: bytearray | memoryview | None = None
         """A long frame that is still arriving; it grows with what has arrived."""
         self._frame_size = 0
         self._frames: list[bytearray] = []
@@ -379,8 +380,6 @@ class Connection:
             elif self._filled == self._frame_size:
                 frame, self._frame, self._filled = self._frame, None, 0
                 self._deliver(frame)
-            elif self._filled == len(self._frame):
-                self._frame.extend(bytes(min(self._filled, self._frame_size - self._filled)))
         except ParseError as garbage:
             self.close(self._not_understood(garbage))
 
@@ -421,11 +420,15 @@ class Connection:
         self._buffer[: end - at] = view[at:end]
         self._filled = end - at
 
-    def _memory(self, size: int) -> bytearray:
+    def _memory(self, size: int) -> bytearray | memoryview:
         """Memory for a long frame: fresh pages cost as much as copying the frame into them. A
-        very long one gets the rest as it arrives: its length is only a peer's word."""
+        very long one gets its pages as it arrives: its length is only a peer's word."""
         if size > _KEPT_BYTES:
-            return bytearray(_KEPT_BYTES)
+            try:
+                return memoryview(mmap(-1, size, flags=MAP_PRIVATE | MAP_ANONYMOUS))
+            except OSError as refused:
+                told = f"a frame of {size} bytes, for which there is no memory"
+                raise ParseError(told) from refused
         for frame in self._frames:
             try:
                 frame.append(0)

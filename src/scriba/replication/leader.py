@@ -304,12 +304,6 @@ class LeaderState:
         passed = self.own_end
         assert end_offset >= passed, "a leader does not truncate"
         self.own_end = end_offset
-        if not self.followers:
-            # The replica set is the leader alone: what it has is what there is.
-            if end_offset <= self.high_watermark:
-                return self.high_watermark
-            self.high_watermark = end_offset
-            return end_offset
         if end_offset > passed:
             for follower in self.followers.values():
                 if follower.end_offset >= passed and follower.heard.ms > follower.caught_up_ms:

@@ -77,6 +77,11 @@ class Workers(Protocol):
 class File(Protocol):
     path: str
 
+    @property
+    def fd(self) -> int:
+        """The descriptor; negative where the file has none, or is closed."""
+        ...
+
     def pread_into(self, view: memoryview, offset: int) -> int:
         """Fills `view` as far as the file goes; may wait for the device (start-up, offload)."""
         ...
@@ -98,6 +103,13 @@ class File(Protocol):
 
     async def load(self, offset: int, n: int) -> None:
         """Brings the window into the page cache, off the loop."""
+        ...
+
+    async def populate(self, offset: int, n: int) -> None:
+        """Has memory ready for a write of the window, off the loop, as far as the file reaches.
+
+        No byte of the file changes.
+        """
         ...
 
     async def datasync(self) -> None: ...

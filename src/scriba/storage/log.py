@@ -16,6 +16,7 @@ is never split: not by a roll, not by a truncation, and a read begins at one.
 
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from errno import ENOENT
 from functools import partial
 from typing import Final, Self
@@ -23,7 +24,7 @@ from typing import Final, Self
 from scriba.errors import ErrorCode, KafkaError, ParseError
 from scriba.instant import Instant
 from scriba.records.batch import EndTxnMarker
-from scriba.records.header import CONTROL, LOG_OVERHEAD, PLACE, BatchHeader
+from scriba.records.header import CONTROL, LOG_OVERHEAD, PLACE, BatchHeader, read_header
 from scriba.runtime.ports import Disk, Offload
 from scriba.settings import TopicSettings
 from scriba.storage.compaction.cleaner import Rewritten
@@ -48,6 +49,7 @@ from scriba.storage.results import (
     storage_error,
 )
 from scriba.storage.segments.not_resident import NotResident
+from scriba.storage.segments.recent import MOST_RECENT
 from scriba.storage.segments.search import TimedOffset, first_after, latest
 from scriba.storage.segments.segment import Damaged, Segment
 from scriba.storage.segments.segments import Segments
@@ -60,6 +62,8 @@ logger = logging.getLogger(__name__)
 
 DAY_MS: Final = 86_400_000
 METADATA_TOPIC: Final = "__cluster_metadata"
+LARGE_APPEND: Final = 2 << 20
+"""From this size on, finding memory for a batch takes longer than a slice of long work may."""
 ROOM_AND_START: Final = "make room; if no other replica fills it anew, start the node again"
 _place = PLACE.pack_into
 
@@ -370,14 +374,50 @@ class Log:
             file.pwrite(view, position)
         except OSError as error:
             raise self._writer.not_written(segment, error) from error
-        segment.note(position, size, base_offset, last_offset, max_timestamp)
-        self.end_offset = last_offset + 1
+        # `Segment.note`, written out: a call less for each batch of a request.
+        recent = segment.recent
+        recent.positions.append(position)
+        offsets = recent.offsets
+        offsets.append(base_offset)
+        if len(offsets) > MOST_RECENT:
+            recent.shorten()
+        if max_timestamp > segment.max_timestamp:
+            segment.max_timestamp = max_timestamp
+            segment.max_timestamp_offset = last_offset
+        segment.size = position + size
+        self.end_offset = segment.next_offset = last_offset + 1
+        if position > segment.index_after:
+            segment.index(position, base_offset, last_offset, max_timestamp)
         epochs = self.epochs
         if epochs.begun or leader_epoch > epochs.latest:
             epochs.assign(leader_epoch, base_offset)
         if named:
             self._note_producer(segment, header, marker, base_offset, now)
         return base_offset, last_offset, self.start_offset, None
+
+    async def ready_for(self, header: BatchHeader, now: Instant) -> None:
+        """Has memory ready for a large batch, so that its append holds the loop for a copy alone.
+
+        Nothing is promised and nobody waits: others append meanwhile. What is in the way of the
+        batch, its append will tell. Room that is not used is for what comes next, and is cut off
+        with the segment's end (`Segment.padded`).
+        """
+        size = header.size
+        if size < LARGE_APPEND or self.failure is not None:
+            return
+        end, last = self.end_offset, self.end_offset + header.last_offset_delta
+        with suppress(KafkaError):
+            self._writer.segment_for(size, end, last, header.max_timestamp, now)
+            await self._writer.populate(size)
+
+    async def ready_to_follow(self, view: memoryview) -> None:
+        """The same for batches as a leader sent them, where the first one is large. Nobody has
+        checked it yet, so that no segment begins for it."""
+        if len(view) < LARGE_APPEND or self.failure is not None:
+            return
+        header = read_header(view)
+        if LARGE_APPEND <= header.size <= len(view) and self._writer.fits(header, 0):
+            await self._writer.populate(header.size)
 
     def append_follower(self, view: memoryview, now: Instant) -> None:
         """Appends batches as a leader sent them, offsets and epochs included.

@@ -7,6 +7,7 @@ segment, where nobody reads and recovery would cut it.
 
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from scriba.errors import ErrorCode, KafkaError
@@ -94,7 +95,10 @@ class Writer:
         """The segment for a batch of ours that the active one may not take as it is."""
         if size > self._segments.active.limits.size:
             raise KafkaError(ErrorCode.RECORD_LIST_TOO_LARGE)
-        return self._make_room(size, base_offset, base_offset, last_offset, max_timestamp, now)
+        segment = self._make_room(size, base_offset, base_offset, last_offset, max_timestamp, now)
+        if base_offset != segment.next_offset:
+            segment.recent.clear()
+        return segment
 
     def fits(self, header: BatchHeader, pending: int) -> bool:
         """Whether a batch can go into the active segment behind `pending` bytes to come."""
@@ -133,6 +137,17 @@ class Writer:
                 header.max_timestamp,
             )
         return segment
+
+    async def populate(self, size: int) -> None:
+        """Has memory ready for so many bytes behind the last batch, for which the file becomes
+        longer. A device that does not take that will not take the batch, and tell then."""
+        segment = self._segments.active
+        file, position = segment.open_file(), segment.size
+        with suppress(OSError):
+            if file.size() < position + size:
+                file.truncate(position + size)
+                segment.padded = True
+            await file.populate(position, size)
 
     @property
     def has_tail(self) -> bool:

@@ -82,15 +82,15 @@ def elements_packer(
 ) -> ElementsPacker:
     """Packs answers that tell of several elements, all in one call.
 
-    It takes the correlation id and, for each of `names`, the numbers of all elements. `gaps` has
-    what is before, between and after the elements; before the first come length and correlation id.
+    It takes the correlation id and a list of numbers, those for `names` of one element after the
+    other; what the version does not have of them is taken out of the list. `gaps` has what is
+    before, between and after the elements; before the first come length and correlation id.
     """
     codes: list[str] = []
     fields: list[str] = []
     _run(cls, version, flexible, names, codes, fields)
     form = [">ii"]
     values: list[Any] = [0, 0]
-    places: dict[str, list[int]] = {}
     fixed = b""
     for gap in gaps[:-1]:
         fixed += gap
@@ -99,19 +99,17 @@ def elements_packer(
                 fixed += struct.pack(">" + code, int(field))
                 continue
             form.append(f"{len(fixed)}s{code}")
-            places.setdefault(field, []).append(len(values) + 1)
             values += (fixed, 0)
             fixed = b""
     fixed += gaps[-1]
     whole = struct.Struct("".join(form) + f"{len(fixed)}s")
     values[0] = whole.size - 4
     values.append(fixed)
-    lines = ["V[1] = correlation_id"]
-    for name, at in places.items():
-        step = at[1] - at[0] if len(at) > 1 else 2
-        lines.append(f"V[{at[0]}:{at[-1] + 1}:{step}] = {name}")
+    absent = [at for at, name in enumerate(names) if name not in fields]
+    lines = [f"del numbers[{at}::{len(names) - n}]" for n, at in enumerate(reversed(absent))]
+    lines += ["V[1] = correlation_id", "V[3::2] = numbers", "return P(*V)"]
     scope: dict[str, Any] = {"P": whole.pack, "V": values}
-    exec(f"def pack(correlation_id, {', '.join(names)}):\n {'; '.join(lines)}; return P(*V)", scope)
+    exec(f"def pack(correlation_id, numbers):\n {'; '.join(lines)}", scope)
     pack: ElementsPacker = scope["pack"]
     return pack
 

@@ -22,7 +22,7 @@ from scriba.runtime.ports import EOF, WOULD_BLOCK, Stream
 from scriba.runtime.world import RealWorld
 from scriba.settings import NodeSettings
 from scriba.storage.log import Log
-from scriba.testing.sim.world.disk import SimDisk
+from scriba.testing.sim.world.disk import SimFile
 from scriba.testing.sim.world.net import SimStream
 from scriba.testing.sim.world.peer import Peer
 from scriba.testing.sim.world.world import ProcessWorld
@@ -272,8 +272,12 @@ def test_answers_behind_one_that_waits_are_bounded(
 
 
 def test_after_a_cold_window_the_next_ones_are_read_off_the_loop_for_a_while(
-    in_a_node: InANode,
+    in_a_node: InANode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A batch's header is in memory, and what is behind it is not."""
+    cold = False
+    monkeypatch.setattr(SimFile, "resident", lambda *_: not cold)
+
     async def script(node: Node, world: ProcessWorld) -> None:
         client = await dial(world)
         await create(client)
@@ -285,12 +289,11 @@ def test_after_a_cold_window_the_next_ones_are_read_off_the_loop_for_a_while(
             assert answer.responses[0].partitions[0].error_code == 0
             return node.server.counters.page_cache_misses - before
 
-        assert isinstance(world.disk, SimDisk)
-        faults = world.disk.volume.faults
+        nonlocal cold
         assert [await read() for _ in range(3)] == [0, 0, 0]
-        faults.cold = 1.0
+        cold = True
         assert await read() == 1
-        faults.cold = 0.0
+        cold = False
         after = [await read() for _ in range(OFF_LOOP_WINDOWS + 3)]
         assert after == [1] * OFF_LOOP_WINDOWS + [0, 0, 0]
 

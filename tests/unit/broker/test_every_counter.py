@@ -31,6 +31,7 @@ from scriba.runtime.loop.loop import run
 from scriba.runtime.ports import Worker, Workers
 from scriba.runtime.world import RealWorld
 from scriba.settings import NodeSettings
+from scriba.testing.sim.world.disk import SimFile
 from scriba.testing.sim.world.net import SimStream
 from scriba.testing.sim.world.peer import Peer
 from scriba.testing.sim.world.world import ProcessWorld
@@ -134,6 +135,10 @@ async def consumers_read(node: Node, world: ProcessWorld) -> None:
     for offset in (2, 0):
         await client.call(wanted(offset), 11, fetch.FetchResponse)
     world.sim_disk.volume.faults.cold = 0.0
+    with pytest.MonkeyPatch.context() as patch:
+        # Headers are in memory, and what is behind them is not.
+        patch.setattr(SimFile, "resident", lambda *_: False)
+        await client.call(wanted(0), 11, fetch.FetchResponse)
     await client.call(wanted(99), 11, fetch.FetchResponse)
     await client.call(wanted(0, isolation_level=7), 11, fetch.FetchResponse)
 

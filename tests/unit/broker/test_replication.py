@@ -14,6 +14,7 @@ from scriba.controller.image import NO_LEADER
 from scriba.errors import ErrorCode, KafkaError
 from scriba.events import EventKind
 from scriba.records.batch import read_header
+from scriba.records.header import walk
 from scriba.replication.follower import State
 from scriba.storage.directory.checkpoints import RECOVERY_POINTS
 from scriba.storage.directory.logdir import LogDir
@@ -745,6 +746,30 @@ def test_a_leader_whose_files_are_damaged_is_followed_by_another_at_once() -> No
         await brokers.until(lambda: set(brokers.image("t").isr) == {1, 2, 3})
         assert log_bytes(brokers, 2, "t") == log_bytes(brokers, 3, "t")
         assert (brokers.image("t", 1).leader, brokers.image("t", 1).leader_epoch) == (2, 0)
+
+    play(script, replica_lag_time_max_ms=600_000)
+
+
+def test_a_base_offset_that_flips_under_a_leader_has_another_one_lead() -> None:
+    """It lies outside the checksum: what reads it finds it, and nothing goes out."""
+
+    async def script(brokers: Brokers) -> None:
+        await brokers.create("t", (2, 3, 1), configs={"min.insync.replicas": "2"})
+        for value in range(10):
+            assert await brokers.produce(2, "t", b"%d" % value) is ErrorCode.NONE
+        good = log_bytes(brokers, 2, "t")
+        *_, (last, _) = walk(good)
+        file = brokers.partition(2, "t").log._segments.active.open_file()
+        file.pwrite(bytes([good[last + 7] ^ 0x10]), last + 7)
+        answer = await brokers.consume(2, "t")
+        assert answer.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        assert not answer.records
+        await brokers.until(lambda: brokers.image("t").leader == 3, seconds=1)
+        await brokers.until(partial(brokers.leads, 3, "t"))
+        await brokers.until(lambda: brokers.partition(3, "t").high_watermark.value == 10)
+        assert bytes((await brokers.consume(3, "t")).records) == good
+        await brokers.until(lambda: set(brokers.image("t").isr) == {1, 2, 3})
+        assert log_bytes(brokers, 2, "t") == good
 
     play(script, replica_lag_time_max_ms=600_000)
 

@@ -1,6 +1,7 @@
 """One connection: framing, order, versions, throttling, and how it ends."""
 
 import asyncio
+import errno
 import socket
 import threading
 from collections.abc import Callable, Coroutine
@@ -195,6 +196,29 @@ def test_memory_that_nobody_reads_in_any_more_is_used_again() -> None:
             del answer, view
         assert all(place is places[0] for place in places if place is not places[4])
         assert places[4] is not places[0], "what is very long is not kept"
+
+    play(broker, client)
+
+
+def test_an_answer_for_which_there_is_no_memory_ends_the_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    monkeypatch.setattr("scriba.peers.connection.mmap", refuse)
+
+    async def broker(peer: Peer) -> None:
+        await peer.say_versions()
+        await peer.asked.get()
+        await peer.send(pack(">i", 1 << 30) + bytes(100))
+        await peer.closed.wait()
+
+    async def client(world: ProcessWorld) -> None:
+        connection = await connect(world)
+        with pytest.raises(NetworkError, match="1073741824 bytes, for which there is no memory"):
+            await ask(connection)
+        assert connection.closed is not None
 
     play(broker, client)
 

@@ -32,6 +32,8 @@ class Place(NamedTuple):
 class FaultyFile:
     """A file that can be made to fail, and that counts what is done to it."""
 
+    fd = -1  # nobody reads past the counting
+
     def __init__(self, disk: "FaultyDisk", file: PosixFile) -> None:
         self._disk = disk
         self.uncounted = file

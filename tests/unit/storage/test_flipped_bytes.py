@@ -4,11 +4,16 @@ What lies under the checksum a consumer finds by itself. The base offset, the le
 do not, so the log must: a read of them fails, and the replica is set aside like for other damage.
 """
 
+import shutil
+from pathlib import Path
+
 import pytest
 
 from scriba.errors import ErrorCode, KafkaError, ParseError
 from scriba.records.batch import Record, decode_records, encode_batch, read_header
 from scriba.records.header import CRC_OFFSET, HEADER_SIZE, check_crc, walk
+from scriba.runtime.files.disk import PosixDisk
+from scriba.runtime.ports import Disk
 from scriba.settings import TopicSettings
 from scriba.storage.log import Log, Slice
 from scriba.storage.segments.not_resident import NotResident
@@ -122,24 +127,65 @@ async def test_a_time_is_not_looked_up_under_a_wrong_offset(shelf: Shelf, byte: 
         await log.offset_for_timestamp(1000 + hurt)
 
 
-async def test_what_was_looked_at_is_not_looked_at_again(shelf: Shelf) -> None:
-    await filled(shelf)
-    log = reopened(shelf)
-    assert await consume(log, 0, 1 << 20) == expected()
-    before = shelf.disk.calls["read"]
-    for _ in range(5):
-        log.read(0, 1 << 20, log.end_offset)
-    assert shelf.disk.calls["read"] == before
+def flipped(path: Path, position: int, flip: int) -> None:
+    """Flips bits in place: whoever has the file open sees it."""
+    with path.open("r+b") as file:
+        file.seek(position)
+        (before,) = file.read(1)
+        file.seek(position)
+        file.write(bytes([before ^ flip]))
 
 
-async def test_what_this_process_wrote_is_never_looked_at(shelf: Shelf) -> None:
-    log = shelf.open(settings=SETTINGS)
-    for _ in range(3):
-        shelf.append(log)
-    before = shelf.disk.calls["read"]
-    for offset in range(3):
-        assert isinstance(log.read(offset, 1 << 20, log.end_offset), Slice)
-    assert shelf.disk.calls["read"] == before
+def disk_of(shelf: Shelf, kind: str) -> Disk:
+    """Where headers are walked over in Python, or by their descriptors in C, if that was built."""
+    return shelf.disk if kind == "read by calls" else PosixDisk(shelf.offload)
+
+
+@pytest.mark.parametrize("kind", ["read by calls", "read by descriptor"])
+@pytest.mark.parametrize("per_batch", [1, 2, 200])
+@pytest.mark.parametrize("byte", BASE_OFFSET)
+async def test_a_byte_that_flips_under_the_process_that_wrote_it_is_found(
+    shelf: Shelf, byte: int, per_batch: int, kind: str
+) -> None:
+    """Beside the end of the log, in its index, and in sealed segments; read before, or never."""
+    settings = TopicSettings(segment_bytes=200_000, index_interval_bytes=3000)
+    batches = 400 if per_batch < 200 else 60
+    for flip in (0x01, 0x20, 0x80):
+        for hurt in (0, 1, batches // 2, batches - 1):
+            shelf.disk = disk_of(shelf, kind)  # type: ignore[assignment]
+            log = shelf.open(settings=settings)
+            for _ in range(batches):
+                shelf.append(log, per_batch, size=10)
+            segment = log._segments.holding(hurt * per_batch)
+            position = segment.locate(hurt * per_batch)
+            assert isinstance(position, int)
+            path = Path(segment.path(".log"))
+            assert await shelf.headers(log, hurt * per_batch)
+            flipped(path, position + byte, flip)
+            with pytest.raises(KafkaError) as raised:
+                await shelf.headers(log, hurt * per_batch)
+            assert raised.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+            assert log.failure is not None
+            assert not log.failure.device
+            await log.close()
+            shutil.rmtree(shelf.directory)
+
+
+async def test_a_large_batch_that_claims_to_begin_earlier_is_found(shelf: Shelf) -> None:
+    """It still holds the offset that is asked for, so that only the batch before tells."""
+    log = shelf.open(settings=TopicSettings(index_interval_bytes=1 << 20))
+    shelf.append(log, 100)
+    first = shelf.append(log, 100)
+    shelf.append(log, 100)
+    segment = log._segments.active
+    position = segment.locate(first.base_offset)
+    assert isinstance(position, int)
+    flipped(shelf.directory / NAME, position + 7, 0x40)  # 100 becomes 36, and it ends with 135
+    with pytest.raises(KafkaError):
+        await shelf.headers(log, first.base_offset)
+    segment.recent.clear()
+    with pytest.raises(KafkaError):
+        await shelf.headers(log, first.base_offset)
 
 
 async def test_gaps_that_compaction_leaves_are_no_damage(shelf: Shelf) -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from scriba.errors import ErrorCode, KafkaError
 from scriba.instant import FAR_MS, PAUSE_MS, ClockWatch, Instant
+from scriba.records.header import stamp
 from scriba.settings import TopicSettings
 from scriba.storage.log import EMPTY, Log, Slice
 from scriba.storage.retention import (
@@ -190,6 +191,25 @@ async def test_truncation_leaves_a_prefix_of_whole_batches(shelf: Shelf, reopene
         again = shelf.append(log, 2, producer_id=1, producer_epoch=0, base_sequence=sequence)
         assert again.base_offset == end
         assert (await shelf.headers(log, end))[0].base_offset == end
+
+
+async def test_a_log_that_is_truncated_to_a_gap_is_read_on_from_there(shelf: Shelf) -> None:
+    """What compaction has left is shorter, and a leader that lost the rest goes on within the gap:
+    that is no damage."""
+    log = shelf.open()
+    for base_offset, count in ((0, 10), (20, 5)):
+        follow(shelf, log, base_offset, count)
+    log.truncation.truncate_to(15, shelf.now)
+    assert log.end_offset == 15
+    follow(shelf, log, 15, 3)
+    bases = {offset: (await shelf.headers(log, offset))[0].base_offset for offset in range(18)}
+    assert bases == {offset: 0 if offset < 10 else 15 for offset in range(18)}
+
+
+def follow(shelf: Shelf, log: Log, base_offset: int, count: int) -> None:
+    batch = shelf.batch(count)
+    stamp(batch, 0, base_offset, 0)
+    log.append_follower(memoryview(batch), shelf.now)
 
 
 async def test_truncating_beyond_the_end_only_forgets_an_epoch_without_records(

@@ -129,11 +129,11 @@ class Target:
 Batch = tuple[Target, memoryview, BatchHeader]
 
 
-def _waiting(targets: tuple[Target, ...], last_offsets: tuple[int, ...]) -> bool:
-    """Whether a batch that ends there is yet to be replicated."""
+def _waiting(targets: tuple[Target, ...], places: list[Appended]) -> bool:
+    """Whether one of these batches is yet to be replicated."""
     return any(
         target.partition.high_watermark.value <= last_offset
-        for target, last_offset in zip(targets, last_offsets, strict=True)
+        for target, (_, last_offset, _, _) in zip(targets, places, strict=True)
     )
 
 
@@ -278,26 +278,32 @@ class ProduceFastPath:
         counters = self.node.counters
         counters.fastpath_produces += 1
         outcomes: list[Any] = []
-        failed = False
-        views = found[4::3]
-        for target, view, header in zip(targets, views, found[5::3], strict=True):
+        numbers: list[int] = []
+        records = size = 0
+        usual = True
+        rest = iter(found[3:])
+        for target, view, header in zip(rest, rest, rest, strict=True):
             try:
-                outcomes.append(target.partition.append(view, header, now))
+                place = target.partition.append(view, header, now)
             except Exception as error:
                 outcomes.append(self._failure(error))
-                failed = True
-        if failed:
+                usual = False
+                continue
+            outcomes.append(place)
+            base_offset, last_offset, start_offset, repeat = place
+            if repeat is not None:
+                usual = False
+            numbers += target.index, base_offset, start_offset
+            # A batch that was judged to be plain has as many records as offsets.
+            records += last_offset - base_offset + 1
+            size += len(view)
+        if not usual or (acks < 0 and _waiting(targets, outcomes)):
             return self._conclude(found, outcomes)
-        base_offsets, last_offsets, start_offsets, repeats = zip(*outcomes, strict=True)
-        if any(repeats) or (acks < 0 and _waiting(targets, last_offsets)):
-            return self._conclude(found, outcomes)
-        # A batch that was judged to be plain has as many records as offsets.
-        counters.messages_in += sum(last_offsets) - sum(base_offsets) + len(outcomes)
-        counters.topic_bytes_in += sum(map(len, views))
+        counters.messages_in += records
+        counters.topic_bytes_in += size
         if not acks:
             return ()
-        pack = self._packer_of(targets)
-        return (pack(found[0], [*map(_INDEX, targets)], base_offsets, start_offsets),)
+        return (self._packer_of(targets)(found[0], numbers),)
 
     def _is_open(self) -> bool:
         """Whether requests may be taken at all; forgets what may have changed with the cluster."""

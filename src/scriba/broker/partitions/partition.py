@@ -396,14 +396,32 @@ class Partition:
         leader = self.leader
         if leader is None:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        appended = self.log.append(view, header, leader.leader_epoch, now, by_coordinator)
-        if appended[3] is not None:
-            return appended  # it repeats one that is there already
-        end_offset = appended[1] + 1
+        log = self.log
+        appended = log.append(view, header, leader.leader_epoch, now, by_coordinator)
+        base_offset, last_offset, _, repeat = appended
+        if repeat is not None:
+            return appended  # it is there already
+        end_offset = last_offset + 1
         if end_offset >= self._flush_at:
-            self._count_unflushed(appended[0], end_offset, now)
-        if not self.syncs:
+            self._count_unflushed(base_offset, end_offset, now)
+        producers = log.producers
+        if self.syncs:
+            pass  # what the device has not got does not count
+        elif leader.followers or producers.open or producers.ended:
             self._move(leader.on_append(end_offset))
+        else:
+            # The leader is alone, and no transaction is open: what it has is committed and stable.
+            # Written out: most watermarks move with nobody waiting, and then without a call.
+            leader.own_end = leader.high_watermark = end_offset
+            for_reads, for_acks, for_committed = (
+                self.high_watermark,
+                self.acknowledged,
+                self.stable_offset,
+            )
+            if for_reads.waits or for_acks.waits or for_committed.waits:
+                self._move(end_offset)
+            else:
+                for_reads.value = for_acks.value = for_committed.value = end_offset
         if self.feeds:
             self._tell_feeds()
         return appended

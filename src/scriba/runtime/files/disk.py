@@ -19,6 +19,7 @@ from typing import Concatenate, Final, ParamSpec
 
 from scriba.runtime.files import marks
 from scriba.runtime.files.limits import files_of_logs
+from scriba.runtime.files.populate import populate
 from scriba.runtime.files.residency import RWF_NOWAIT, Residency
 from scriba.runtime.ports import WOULD_BLOCK, Buffer, Offload
 
@@ -151,6 +152,9 @@ class PosixFile:
 
     async def load(self, offset: int, n: int) -> None:
         await self._lend(_load, offset, n)
+
+    async def populate(self, offset: int, n: int) -> None:
+        await self._lend(populate, offset, n)
 
     async def datasync(self) -> None:
         await self._lend(_sync_data)

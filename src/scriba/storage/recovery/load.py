@@ -64,6 +64,8 @@ logger = logging.getLogger(__name__)
 _NEVER: Final = 2**63 - 1
 _ROOM: Final = 1 << 20
 """So much of the room at a segment's end is looked at in one piece."""
+_PAGE: Final = 4096
+"""The pages of every system end where such a one does."""
 _INTERRUPTED: Final = (TEMPORARY, DELETED, CLEANED, SWAP)
 
 
@@ -484,12 +486,13 @@ def _cut(loaded: Loaded, at: int, position: int, size: int) -> None:
     segment = loaded.segments[at]
     later = len(loaded.segments) - at - 1
     if position < size or later:
-        loaded.lost = (
-            f"{segment.path(LOG)}: cut {size - position} bytes and {later} segments that were not "
-            f"flushed; the log ends at offset {loaded.end_offset}"
-        )
         loaded.cut = True
-        loaded.cut_batches = bool(later) or not _is_interrupted(segment, position, size)
+        if later or not _is_room(segment.open_file(), position, size):
+            loaded.lost = (
+                f"{segment.path(LOG)}: cut {size - position} bytes and {later} segments that were "
+                f"not flushed; the log ends at offset {loaded.end_offset}"
+            )
+            loaded.cut_batches = bool(later) or not _is_interrupted(segment, position, size)
     if position < size:
         segment.open_file().truncate(position)
     _remove(loaded, at + 1)
@@ -497,18 +500,28 @@ def _cut(loaded: Loaded, at: int, position: int, size: int) -> None:
 
 def _is_interrupted(segment: Segment, position: int, size: int) -> bool:
     """Whether what lies behind the last valid batch is what a process leaves that is killed: the
-    beginning of a batch, or room that was set aside. Nobody was told that it is written."""
+    beginning of a batch, perhaps with room behind it. Nobody was told that it is written."""
     file, rest = segment.open_file(), size - position
     head = read_batch(file, position, min(rest, HEADER_SIZE))
     if not any(head):
-        return all(
-            not bytes(read_batch(file, at, min(_ROOM, size - at))).strip(b"\0")
-            for at in range(position, size, _ROOM)
-        )
+        return False
     if len(head) < HEADER_SIZE:
         return True
     header = BatchHeader._make(HEADER.unpack(head))
-    return header.magic == MAGIC and header.size > rest
+    told = header.magic == MAGIC
+    if told and header.size > rest:
+        return True
+    # A write is interrupted between two pages, and what it did not reach is room still.
+    last_page = (position + (header.size if told else HEADER_SIZE) - 1) // _PAGE * _PAGE
+    return last_page > position and _is_room(file, last_page, size)
+
+
+def _is_room(file: File, position: int, size: int) -> bool:
+    """Whether there is nothing but room that was set aside."""
+    return all(
+        not bytes(read_batch(file, at, min(_ROOM, size - at))).strip(b"\0")
+        for at in range(position, size, _ROOM)
+    )
 
 
 def _remove(loaded: Loaded, at: int) -> None:

@@ -85,10 +85,13 @@ class OffsetIndex:
             return 0, -1, False
         return self._positions[at - 1], self.base_offset + lasts[at - 1], False
 
-    def floor_position(self, position: int) -> int:
-        """The last position up to `position` that an entry in memory names, or -1."""
+    def floor(self, position: int) -> tuple[int, int]:
+        """(position, last offset of the batch there) of the last entry up to `position`; of the
+        segment's very start, where no entry in memory is before, (0, -1)."""
         at = bisect_right(self._positions, position)
-        return self._positions[at - 1] if at else -1
+        if not at:
+            return 0, -1
+        return self._positions[at - 1], self.base_offset + self._lasts[at - 1]
 
     def bound(self, position: int) -> int | None:
         """An offset that nothing before `position` reaches, if an entry in memory tells one."""

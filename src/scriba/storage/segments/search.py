@@ -13,6 +13,7 @@ from scriba.records.compression import memory_for
 from scriba.records.header import HEADER, HEADER_SIZE, LOG_OVERHEAD, BatchHeader
 from scriba.runtime.ports import Offload
 from scriba.runtime.work.budget import run_within
+from scriba.storage.segments.ascent import readable
 from scriba.storage.segments.not_resident import settled
 from scriba.storage.segments.scan import read_batch
 from scriba.storage.segments.segment import Damaged, Segment
@@ -108,9 +109,8 @@ async def _find(
     latest: int,
 ) -> TimedOffset | None:
     """The first record of a batch within the bounds."""
-    if position < segment.ascent.known_from:
-        upper = segment.max_offset + 1
-        await settled(partial(segment.ascent.check, segment, position, header.size, 0, upper))
+    upper = segment.max_offset + 1
+    await settled(partial(readable, segment, position, position, 0, upper, True))
     file = segment.open_file()
     size = header.length + LOG_OVERHEAD
     await file.load(position, size)

@@ -28,7 +28,6 @@ from scriba.storage.producers.state import AbortedTxn
 from scriba.storage.recovery.rebuild import rebuild_indexes
 from scriba.storage.room import WithRoom
 from scriba.storage.segments.aborted import AbortedTxns
-from scriba.storage.segments.ascent import Ascent
 from scriba.storage.segments.cut import Cut
 from scriba.storage.segments.index import MAX_RELATIVE_OFFSET, OffsetIndex, TimeIndex
 from scriba.storage.segments.indexes import Indexes
@@ -44,6 +43,8 @@ _ALWAYS: Final = -(2**63)
 _CLOSED: Final = -1
 _AT_ONCE: Final = -1
 _WINDOW: Final = 16 << 10
+_FAR: Final = 64 << 10
+"""Beyond the usual interval of index entries: so much is not read for the sake of one header."""
 
 
 class Damaged(Exception):
@@ -65,18 +66,17 @@ class _Repair:
 class Segment:
     __slots__ = (
         "_disk",
-        "_index_after",
         "_indexed_at",
         "_offload",
         "_repaired",
         "_stem",
         "aborted",
         "aborted_dirty",
-        "ascent",
         "base_offset",
         "created_ms",
         "file",
         "first_timestamp",
+        "index_after",
         "indexes",
         "limit",
         "limits",
@@ -118,12 +118,11 @@ class Segment:
         self.aborted = aborted or AbortedTxns()
         self.aborted_dirty = False
         """Whether the transaction index on disk is behind, or ahead of, the one in memory."""
-        self.ascent = Ascent(size)
         self.recent = Recent()
         self.limits = limits
         self._indexed_at = size
         """Where the last batch begins that is in the index, or else what is to be noted."""
-        self._index_after = size + limits.index_interval if size else _AT_ONCE
+        self.index_after = size + limits.index_interval if size else _AT_ONCE
         """Position beyond which a batch is entered in the index. The first one asks for more."""
         self._repaired = False
         """Whether the indexes were built from the log by this process."""
@@ -165,7 +164,7 @@ class Segment:
         """Takes new limits; a closed segment stays so."""
         self.limits = limits
         self._indexed_at = min(self._indexed_at, self.size)
-        self._index_after = self._indexed_at + limits.index_interval if self.size else _AT_ONCE
+        self.index_after = self._indexed_at + limits.index_interval if self.size else _AT_ONCE
         if self.file is None or UNKNOWN in (self.max_timestamp, self.first_timestamp):
             return
         self.limit = limits.size if len(self.indexes) < limits.entries else 0
@@ -259,7 +258,6 @@ class Segment:
     def release_file(self) -> File | None:
         """Gives memory back. Returns the file: dropped, it closes once nobody sends from it."""
         self.recent.clear()
-        self.ascent.clear()
         self.indexes.forget()
         self.limit = _CLOSED
         file, self.file = self.file, None
@@ -284,17 +282,17 @@ class Segment:
             self.max_timestamp_offset = last_offset
         self.size = position + size
         self.next_offset = last_offset + 1
-        if position > self._index_after:
-            self._index(position, base_offset, last_offset, max_timestamp)
+        if position > self.index_after:
+            self.index(position, base_offset, last_offset, max_timestamp)
 
-    def _index(self, position: int, base_offset: int, last_offset: int, max_timestamp: int) -> None:
+    def index(self, position: int, base_offset: int, last_offset: int, max_timestamp: int) -> None:
         """Enters a batch in the indexes; the first one, found without them, begins the segment."""
         self._indexed_at = position
         if not position:
             self.first_timestamp = max_timestamp
             self.configure(self.limits)
             return
-        self._index_after = position + self.limits.index_interval
+        self.index_after = position + self.limits.index_interval
         entries = self.indexes.append(
             base_offset, last_offset, position, self.max_timestamp, self.max_timestamp_offset
         )
@@ -351,27 +349,18 @@ class Segment:
         position, last_offset, exact = offsets.locate(offset)
         return position if exact else self._scan_to(offset, position, last_offset)
 
-    def extent(self, start: int, limit: int, max_bytes: int, min_one: bool) -> int | NotResident:
-        """How much to send from `start`: up to a known end of a batch if there is one in reach.
+    def anchor(self, start: int) -> tuple[int, int, int]:
+        """A batch of which something is known, at `start` or not far before it.
 
-        A part of a batch is sent only behind a whole one; the first one goes whole, even when it
-        is larger than `max_bytes`, if the caller insists, and otherwise nothing does.
+        (position, the offset it begins with, or an earlier one, its last offset or -1)
         """
-        if limit - start <= max_bytes:
-            return limit - start
-        recent = self.recent
-        if recent.positions and start >= recent.positions[0]:
-            return recent.extent(start, limit, max_bytes, min_one)
-        boundary = self.indexes.offsets.floor_position(start + max_bytes)
-        if boundary > start:
-            return boundary - start
-        header = self._header_at(start)
-        if isinstance(header, NotResident):
-            return header
-        size = header.length + LOG_OVERHEAD
-        if size <= max_bytes:
-            return max_bytes
-        return size if min_one else 0
+        recent = self.recent.positions
+        if recent and start >= recent[0]:
+            return start, self.recent.offsets[bisect_right(recent, start) - 1], -1
+        position, last_offset = self.indexes.offsets.floor(start)
+        if start - position > _FAR:
+            return start, self.base_offset, -1
+        return position, self.base_offset, last_offset
 
     def load_offset_index(self) -> NotResident | None:
         return self._or_repair(self.indexes.load_offsets(self.size))
@@ -478,12 +467,10 @@ class Segment:
         """
         position = self.indexes.truncate(offset, margin)
         self.recent.clear()
-        self.ascent.clear()
-        self.ascent.known_from = min(self.ascent.known_from, position)
         self.size = position
         self.next_offset = UNKNOWN
         self._indexed_at = position
-        self._index_after = position + self.limits.index_interval if position else _AT_ONCE
+        self.index_after = position + self.limits.index_interval if position else _AT_ONCE
         self.max_timestamp, self.max_timestamp_offset = self.indexes.times.last
         if position == 0:
             self.first_timestamp = NO_TIMESTAMP
@@ -515,6 +502,8 @@ class Segment:
         for at, header in scan(file, start, position, self.base_offset, check_from=None):
             self.note(at, header.size, header.base_offset, header.last_offset, header.max_timestamp)
         assert self.size == position, "what is kept of a segment must be whole batches"
+        if end_offset != self.next_offset:
+            self.recent.clear()  # what comes next does not follow the last batch at once
         self.next_offset = end_offset
         self.padded = False
         return [Cut(self.path(LOG), position), *self.indexes.cuts()]

@@ -8,12 +8,14 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from scriba.instant import Instant
+from scriba.native import implementation
 from scriba.runtime.ports import Disk, Offload
 from scriba.storage.directory.removal import Removal
 from scriba.storage.limits import Limits
 from scriba.storage.producers.state import AbortedTxn
 from scriba.storage.results import EMPTY, Empty, Slice
 from scriba.storage.retention import SegmentFacts, expired
+from scriba.storage.segments.ascent import MOST_HEADERS, readable
 from scriba.storage.segments.not_resident import NotResident
 from scriba.storage.segments.segment import Segment
 
@@ -100,11 +102,27 @@ class Segments:
         offsets = recent.offsets
         if offsets and offset >= offsets[0] and bound == active.next_offset:
             # What most readers ask for: from one of the last batches up to the end.
-            position = recent.positions[bisect_right(offsets, offset) - 1]
-            extent = recent.extent(position, active.size, max_bytes, min_one)
+            at = bisect_right(offsets, offset) - 1
+            position = recent.positions[at]
+            size, stop = active.size, position + max_bytes
             file = active.file
-            if file is not None and position >= active.ascent.known_from:
-                return _new(Slice, (file, position, extent, offset)) if extent else EMPTY
+            # As `readable`, which looks again where something is not as it should be.
+            end = file and implementation.chosen.walk_headers(
+                file.fd,
+                position,
+                position,
+                size if size < stop else stop,
+                size,
+                offsets[at],
+                -1,
+                offset,
+                bound,
+                MOST_HEADERS,
+                min_one,
+            )
+            if end:
+                size = end - position
+                return _new(Slice, (file, position, size, offset)) if size else EMPTY
         segment: Segment | None = self.holding(offset)
         while segment is not None:
             following = None if segment is self.active else self.after(segment)
@@ -116,14 +134,11 @@ class Segments:
             if isinstance(limit, NotResident):
                 return limit
             if start < limit:
-                size = segment.extent(start, limit, max_bytes, min_one)
-                if isinstance(size, NotResident):
-                    return size
-                if start < segment.ascent.known_from and size:
-                    size = segment.ascent.check(segment, start, size, offset, end)
-                    if isinstance(size, NotResident):
-                        return size
-                return _new(Slice, (segment.open_file(), start, size, offset)) if size else EMPTY
+                stop = min(limit, start + max_bytes)
+                found = readable(segment, start, stop, offset, end, min_one)
+                if isinstance(found, NotResident):
+                    return found
+                return _new(Slice, (segment.file, start, found, offset)) if found else EMPTY
             segment = following  # compaction left nothing of this one's end
         return EMPTY
 

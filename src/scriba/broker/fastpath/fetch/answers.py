@@ -31,7 +31,7 @@ from scriba.wire.varint import write_uvarint
 if TYPE_CHECKING:
     from scriba.broker.net.answers import Parts
     from scriba.broker.observe.counters import Counters
-    from scriba.broker.partitions.fetch_sessions import Session
+    from scriba.broker.partitions.fetch_sessions import Session, Watched
     from scriba.broker.partitions.partition import Partition
     from scriba.storage.producers.state import AbortedTxn
 
@@ -113,33 +113,38 @@ class FetchAnswers:
     ) -> Parts:
         """Tells of all partitions, or of those of which a session has to hear."""
         found, news, size = reading
+        targets, _, _, _, head, items = wanted
         self._counters.topic_bytes_out += size
         answer = records.Answer(correlation_id)
-        if session is not None or not wanted.head:
-            self._add_topics(answer, session, wanted, found)
+        if session is not None or not head:
+            self._add_topics(answer, session, targets, items, found)
             return answer.parts()
         pieces = answer.pieces
-        pieces.append(wanted.head)
+        pieces.append(head)
         told = 0
         for at in news:
             if at > told:
                 pieces += found[told:at]  # type: ignore[arg-type]
             told = at + 1
-            self._add_records(answer, wanted.targets[at], found[at])
+            self._add_records(answer, targets[at], found[at])
         pieces += found[told:]  # type: ignore[arg-type]
         pieces.append(self._after)
         return answer.parts()
 
     def _add_topics(
-        self, answer: records.Answer, session: Session | None, wanted: Wanted, found: list[Found]
+        self,
+        answer: records.Answer,
+        session: Session | None,
+        targets: list[Target],
+        items: list[Watched],
+        found: list[Found],
     ) -> None:
         last: Topic | None = None
         topics: list[tuple[Topic, int]] = []
         counts: list[int] = []
         pieces = answer.pieces
         pieces.append(b"")
-        items = wanted.items or repeat(None)
-        for target, one, item in zip(wanted.targets, found, items, strict=False):
+        for target, one, item in zip(targets, found, items or repeat(None), strict=False):
             is_told = type(one) is bytes
             if session is not None and item is not None:
                 if not item.hears(target.high_watermark, target.start_offset, not is_told):

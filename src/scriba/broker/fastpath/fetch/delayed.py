@@ -88,7 +88,8 @@ class DelayedFetch(Promise):
     def _watch(self) -> None:
         self._moved = moved = asyncio.get_running_loop().create_future()
         moved.add_done_callback(self._look)
-        for target in self.wanted.targets:
+        targets, *_ = self.wanted
+        for target in targets:
             readable = target.partition.readable(self.committed_only)
             readable.watch(readable.value + 1, moved)
 
@@ -96,7 +97,7 @@ class DelayedFetch(Promise):
         if self._over:
             return
         reading = None if moved.exception() is not None else self._path.again(self)
-        if reading is not None and reading.size < self._least:
+        if reading is not None and reading[-1] < self._least:
             self._watch()
         else:
             self._timer.cancel()

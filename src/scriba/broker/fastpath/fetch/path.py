@@ -93,7 +93,6 @@ Resume = Callable[
 
 _NONE: Final = Changes()
 _NO_ITEMS: Final[list[Watched]] = []
-_new = tuple.__new__  # makes a named tuple without a call of Python
 
 
 class FetchFastPath:
@@ -190,7 +189,7 @@ class FetchFastPath:
             )
         self._api.count += 1
         node.counters.fastpath_fetches += 1
-        if reading.size < min_bytes and wait_ms > 0:
+        if reading[-1] < min_bytes and wait_ms > 0:
             return DelayedFetch(self, frame.tobytes(), located, session, wanted, rack)
         return self.answers.several(located[0], session, wanted, reading)
 
@@ -233,12 +232,12 @@ class FetchFastPath:
         self._api.count += 1
         node.counters.fastpath_fetches += 1
         if size < min_bytes and wait_ms > 0:
-            wanted = Wanted([target], [epoch], [offset], [most], b"", _NO_ITEMS)
+            wanted = [target], [epoch], [offset], [most], b"", _NO_ITEMS
             return DelayedFetch(self, frame.tobytes(), located, None, wanted, rack)
         if isinstance(found, PartlyAborted):
             target.look(self._from_followers)
-            wanted = Wanted([target], [epoch], [offset], [most], b"", _NO_ITEMS)
-            return self.answers.several(correlation_id, None, wanted, Reading([found], [0], size))
+            wanted = [target], [epoch], [offset], [most], b"", _NO_ITEMS
+            return self.answers.several(correlation_id, None, wanted, ([found], [0], size))
         node.counters.topic_bytes_out += size
         return self.answers.one(correlation_id, topic, partition, found)
 
@@ -313,11 +312,11 @@ class FetchFastPath:
         targets, head = order
         epochs = located[first + 1 : end : PER_PARTITION]
         offsets = located[first + 2 : end : PER_PARTITION]
-        return _new(Wanted, (targets, epochs, offsets, most, head, _NO_ITEMS))
+        return targets, epochs, offsets, most, head, _NO_ITEMS
 
     def _named_topics(self, frame: memoryview, located: list[int]) -> Wanted | None:
         """As `_named` for all topics; None where a partition is named twice."""
-        wanted = Wanted([], [], [], [], b"", _NO_ITEMS)
+        wanted: Wanted = [], [], [], [], b"", _NO_ITEMS
         begin = TOPICS_AT
         for _ in range(located[TOPICS_AT - 1]):
             named = self._named(frame, located, begin)
@@ -326,7 +325,7 @@ class FetchFastPath:
             for column, more in zip(wanted[:4], named[:4], strict=True):
                 column += more  # type: ignore[operator]
             begin += PARTITIONS_AT + PER_PARTITION * located[begin + 2]
-        targets = wanted.targets
+        targets, *_ = wanted
         return wanted if targets and len(set(targets)) == len(targets) else None
 
     def _changes(self, session: Session, frame: memoryview, located: list[int]) -> Changes:
@@ -358,7 +357,11 @@ class FetchFastPath:
         self, items: Iterable[Watched], changes: Changes, located: list[int], isolation: int
     ) -> Wanted | None:
         """Partitions of a session, as they are asked for when it has taken note of the changes."""
-        wanted = Wanted([], [], [], [], b"", [])
+        targets: list[Target] = []
+        epochs: list[int] = []
+        offsets: list[int] = []
+        limits: list[int] = []
+        kept: list[Watched] = []
         named, forgotten = changes.named, changes.forgotten
         by_id = self._by_id
         for item in items:
@@ -378,12 +381,12 @@ class FetchFastPath:
             target = topic.targets.get(index) or self._target(topic, index)
             if target is None:
                 return None
-            wanted.targets.append(target)
-            wanted.epochs.append(epoch)
-            wanted.offsets.append(offset)
-            wanted.most.append(most)
-            wanted.items.append(item)
-        return wanted if wanted.targets else None
+            targets.append(target)
+            epochs.append(epoch)
+            offsets.append(offset)
+            limits.append(most)
+            kept.append(item)
+        return (targets, epochs, offsets, limits, b"", kept) if targets else None
 
     def _name(self, frame: memoryview, located: list[int], at: int) -> Name:
         span = frame[located[at] : located[at + 1]]
@@ -424,7 +427,7 @@ class FetchFastPath:
                 news.append(len(found))
                 found.append(b"")
         if not news:
-            return _new(Reading, (found, news, 0))
+            return found, news, 0
         most_bytes = self._node.settings.fetch_max_bytes
         left = all_bytes = max_bytes if max_bytes < most_bytes else most_bytes
         full: list[int] = []
@@ -451,7 +454,7 @@ class FetchFastPath:
                 rest = slice(at + 1, len(found))
                 found[rest] = [self.answers.unread(target) for target in targets[rest]]
                 break
-        return _new(Reading, (found, full, all_bytes - left))
+        return found, full, all_bytes - left
 
     def _is_nearer_elsewhere(self, partition: Partition, offset: int, rack: str) -> bool:
         return self._node.replicas.selector.preferred(partition, rack, offset) != NOBODY
@@ -466,7 +469,7 @@ class FetchFastPath:
             return None
         if session is not None:
             # Another connection may have gone on with the session.
-            wanted = self._watched(delayed.wanted.items, _NONE, [], isolation)
+            wanted = self._watched(delayed.wanted[-1], _NONE, [], isolation)
             if wanted is None:
                 return None
             delayed.wanted = wanted
@@ -482,7 +485,7 @@ class FetchFastPath:
         # It is never encoded, so that this need not be whole milliseconds.
         request.max_wait_ms = wait_ms  # type: ignore[assignment]
         if session is not None:
-            plan = Plan(session, session.id, incremental=True, watched=delayed.wanted.items)
+            plan = Plan(session, session.id, incremental=True, watched=delayed.wanted[-1])
         else:
             plan = node.fetch_sessions.plan(request, self._by_id, connection.last_active)
         return self._resume(

@@ -90,19 +90,11 @@ Name = bytes | str
 """How a version names topics: by their ids, or by their names."""
 
 
-class Wanted(NamedTuple):
-    """The partitions that are asked for: a column for each thing that is asked."""
-
-    targets: list[Target]
-    epochs: list[int]
-    """Of their leaders, as the client knows them."""
-    offsets: list[int]
-    most: list[int]
-    """Bytes that each may have."""
-    head: bytes
-    """As in `Order`; empty where there are several topics."""
-    items: list[Watched]
-    """What is known of them in a session."""
+Wanted = tuple[list["Target"], list[int], list[int], list[int], bytes, list[Watched]]
+"""The partitions that are asked for, a column for each thing that is asked: the partitions, epochs
+of their leaders as the client knows them, offsets, bytes that each may have; the head as in
+`Order`, empty where there are several topics; and what is known of them in a session. A plain
+tuple, as is `Reading`, one for each request: to make one with names takes ten times as long."""
 
 
 class PartlyAborted(NamedTuple):
@@ -118,14 +110,9 @@ Found = bytes | Slice | PartlyAborted
 """What is told of a partition without records, or the records."""
 
 
-class Reading(NamedTuple):
-    """What there is of the partitions of a request."""
-
-    found: list[Found]
-    news: list[int]
-    """Which of them have records."""
-    size: int
-    """Of all records together."""
+Reading = tuple[list[Found], list[int], int]
+"""What there is of the partitions of a request, which of them have records, and the size of all
+records together."""
 
 
 class Changes:

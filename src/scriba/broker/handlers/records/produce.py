@@ -103,19 +103,22 @@ def produce(
     if request.transactional_id is not None and verified is None and refusal is None:
         opening = unverified(node, ctx, request)
         if opening is not None and opening.entries:
-            _keep_records(request)
-            return Deferred(_produce_verified(node, ctx, request, opening))
+            large = _is_large(request)
+            if not large:
+                _keep_records(request)
+            work = _produce_verified(node, ctx, request, opening)
+            return Deferred(work, keeps_frame=large)
         verified = opening.verified if opening is not None else None
     prepared: Ready = {}
-    batches = [data.records for topic in request.topic_data for data in topic.partition_data]
-    large = sum(map(len, filter(None, batches))) > MOST_ON_THE_LOOP
+    batches = _batches(request)
+    large = _is_large(request)
     if large or node.replicas.inspects() or not is_light(batches):
         prepared, heavy = _prepare_all(node, ctx, request, large)
         if heavy:
             if not large:
                 _keep_ready(prepared)
-            work = _produce_heavy(node, ctx, request, refusal, prepared, heavy, verified)
-            return Deferred(work, keeps_frame=large)
+            heavy_work = _produce_heavy(node, ctx, request, refusal, prepared, heavy, verified)
+            return Deferred(heavy_work, keeps_frame=large)
     elif ctx.version < FIRST_WITH_ZSTD:
         prepared = _too_new(request)
     appending = Appending(node, ctx, request, refusal, prepared, verified)
@@ -124,6 +127,14 @@ def produce(
     if request.acks != 0 and not appending.waits and not appending.moved:
         return appending.response
     return _conclude(node, ctx, request, appending)
+
+
+def _batches(request: ProduceRequest) -> list[Buffer | None]:
+    return [data.records for topic in request.topic_data for data in topic.partition_data]
+
+
+def _is_large(request: ProduceRequest) -> bool:
+    return sum(map(len, filter(None, _batches(request)))) > MOST_ON_THE_LOOP
 
 
 def _keep_last(request: ProduceRequest) -> None:
@@ -288,7 +299,7 @@ async def _produce_heavy(
     for entry, records, partition in heavy:
         try:
             settings = partition.settings
-            prepared[entry] = await run_within(
+            ready = await run_within(
                 node.world.offload,
                 memory_to_prepare(records, settings),
                 prepare,
@@ -296,6 +307,9 @@ async def _produce_heavy(
                 settings,
                 node.world.clock.wall_ms(),
             )
+            prepared[entry] = ready
+            if refusal is None and partition.leader is not None:
+                await partition.log.ready_for(ready.header, node.world.clock.now())
         except KafkaError as error:
             prepared[entry] = bare(error)
     heavy.clear()

@@ -474,6 +474,7 @@ class DirMoves:
         if (view := _at_once(found)) is None:
             generation, end = source.compaction.generation, future.end_offset
             view = await self._read(found)
+            await future.ready_to_follow(view)
             self._check(move)
             if source.compaction.generation != generation or future.end_offset != end:
                 return False

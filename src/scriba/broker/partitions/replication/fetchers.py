@@ -52,6 +52,7 @@ from scriba.replication.follower import (
     pause_after,
 )
 from scriba.runtime.loop.pace import Pace
+from scriba.storage.log import LARGE_APPEND
 from scriba.wire.messages.fetch import (
     FetchPartition,
     FetchRequest,
@@ -483,9 +484,17 @@ class Fetcher:
         for topic in response.responses:
             for data in topic.partitions:
                 key = Key(topic.topic_id, data.partition_index)
+                if data.records and len(data.records) >= LARGE_APPEND:  # type: ignore[arg-type]
+                    await self._ready(key, data)
                 self._take_one(question, key, data, truncations)
                 await pace()
         self._taken(truncations)
+
+    async def _ready(self, key: Key, data: PartitionData) -> None:
+        """Memory for much that a leader sent is found off the loop."""
+        partition = self.partitions.get(key)
+        if partition is not None and partition.follower is not None:
+            await partition.log.ready_to_follow(memoryview(data.records))  # type: ignore[arg-type]
 
     def is_silent(self, since_ms: int) -> bool:
         asked = bool(self._asked or self._failures)

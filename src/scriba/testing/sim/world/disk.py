@@ -26,12 +26,18 @@ from scriba.testing.sim.world.volume import (
 __all__ = ["DiskFaults", "SimDisk", "SimFile", "SimLock", "Volume"]
 
 
+_STAYS_S = 1
+"""What was loaded does not leave memory before whoever needs it has had time to look."""
+
+
 def _fail(code: int, path: str) -> OSError:
     return OSError(code, os.strerror(code), path)
 
 
 class SimFile:
     __slots__ = ("_disk", "_node", "_open", "path")
+
+    fd = -1
 
     def __init__(self, disk: "SimDisk", path: str, node: Inode) -> None:
         self.path = path
@@ -73,6 +79,11 @@ class SimFile:
         await self._disk.pause(self.path)
         self._check()
         self._node.cold = False
+        self._node.warm_until = asyncio.get_running_loop().time() + _STAYS_S
+
+    async def populate(self, offset: int, n: int) -> None:
+        await self._disk.pause(self.path)
+        self._check()
 
     async def datasync(self) -> None:
         self._check()
@@ -96,10 +107,10 @@ class SimFile:
 
     def _warm(self) -> bool:
         self._check()
-        volume = self._disk.volume
-        if volume.rng.chance(volume.faults.cold):
-            self._node.cold = True
-        return not self._node.cold
+        node, volume = self._node, self._disk.volume
+        if volume.rng.chance(volume.faults.cold) and not node.stays_warm():
+            node.cold = True
+        return not node.cold
 
     def _check(self) -> None:
         if not self._open:

@@ -16,6 +16,7 @@ device, so that a second try succeeds and saves nothing.
 `Volume` is what survives its host's processes; `disk.SimDisk` is one process's view of it.
 """
 
+import asyncio
 import errno
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -84,8 +85,13 @@ class Inode:
     asked: bytes | None = None
     """What syncs have asked for, where a power cut has left more by luck."""
     cold: bool = False
+    warm_until: float = 0
+    """Up to when it stays in memory, whatever the chance that it leaves it."""
     marked: bool = False
     """Whether it counts as written since the host got its power."""
+
+    def stays_warm(self) -> bool:
+        return bool(self.warm_until) and asyncio.get_running_loop().time() < self.warm_until
 
     def sync(self, turn: int) -> None:
         self.settle(turn, lambda change: (change,))
