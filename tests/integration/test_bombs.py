@@ -4,9 +4,13 @@ The broker's peak of resident memory is measured, not what is left afterwards: w
 moment, times the threads and connections that take it, is what ends a node.
 """
 
+import random
+import select
+import socket
+import struct
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
@@ -36,6 +40,9 @@ FEW = 60 << 20
 
 MANY = 240 << 20
 """What it may take if one batch alone needs 128 MiB: the others wait meanwhile."""
+
+LARGEST = 100 << 20
+"""`socket.request.max.bytes`: what requests may take together cannot be less."""
 
 CONNECTIONS = 8
 CODECS = [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD]
@@ -149,3 +156,28 @@ def test_frames_that_look_far_back_are_unpacked_one_after_the_other(
         create_topic(connection, topic)
         with little_memory(node, MANY):
             assert all_at_once(node, topic, bomb) == [0] * CONNECTIONS
+
+
+def test_requests_that_never_end_share_one_limit_and_large_ones_of_others_are_served(
+    tmp_path: Path, topic: str
+) -> None:
+    limit = {"queued.max.request.bytes": str(LARGEST)}
+    with (
+        running(ScribaBroker(tmp_path, settings=limit)) as node,
+        Connection(node.port) as connection,
+        ExitStack() as peers,
+    ):
+        create_topic(connection, topic, max_message_bytes="8000000")
+        data = batch([random.randbytes(4 << 20)]).encode()
+        with little_memory(node, LARGEST + FEW):
+            for _ in range(4 * CONNECTIONS):
+                peer = peers.enter_context(socket.create_connection(("127.0.0.1", node.port)))
+                peer.setblocking(False)
+                peer.send(struct.pack(">i", LARGEST - 1))
+                rest = memoryview(bytes(LARGEST // 2))
+                with suppress(BlockingIOError, ConnectionError):
+                    while rest:  # as much as it takes at once
+                        rest = rest[peer.send(rest) :]
+                        select.select([], [peer], [], 0.1)
+            for _ in range(CONNECTIONS):
+                assert produced(connection.call(produce(data, topic), 9)).error_code == 0

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Iterator
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from scriba.broker.access import Access, AllowAll, RefuseClients
 from scriba.broker.api.dispatch import Dispatch
@@ -67,6 +67,9 @@ from scriba.settings.foreign import taken
 from scriba.storage.results import NoRoom
 from scriba.wire import uuids
 
+REQUESTS_SHARE: Final = 8
+"""What part of its memory a node lets requests wait in, where nobody says how much."""
+
 
 class Node:
     """The composition root: makes every part once, and is what each of them asks by protocol."""
@@ -115,8 +118,9 @@ class Node:
         self.dispatch = Dispatch(self, faults.install(self, table) if faults else table)
         self._controller_dispatch = Dispatch(self, api_table(on_controller=True))
         self.server = Server(
-            world.net, world.clock, _limits(settings), self._handle, self.note, world.spoil
+            world.net, world.clock, _limits(settings, world), self._handle, self.note, world.spoil
         )
+        self.request_memory = self.server.memory
         self.listeners: list[Bound] = []
         self.controller_listeners: list[Bound] = []
         self.cluster_id = ""
@@ -518,7 +522,7 @@ class Node:
         if self.settings.left_aside not in ((), before):
             text = ", ".join(self.settings.left_aside)
             self.note(EventKind.SETTINGS_LEFT_ASIDE, f"broker {self.id}", text)
-        self.server.limits = _limits(self.settings)
+        self.server.limits = _limits(self.settings, self.world)
         self._set_fast_paths()
         self.settings_changed.set()
         self.settings_changed = asyncio.Event()
@@ -553,9 +557,12 @@ def _racks_differ(delta: Delta, image: ClusterImage) -> bool:
     return False
 
 
-def _limits(settings: NodeSettings) -> ConnectionLimits:
+def _limits(settings: NodeSettings, world: World) -> ConnectionLimits:
+    share = max(world.memory_bytes // REQUESTS_SHARE, settings.socket_request_max_bytes)
+    memory = settings.queued_max_request_bytes
     return ConnectionLimits(
         max_request_bytes=settings.socket_request_max_bytes,
+        request_memory_bytes=memory if memory > 0 else share,
         max_connections=settings.max_connections,
         max_connections_per_ip=settings.max_connections_per_ip,
         max_connections_per_ip_overrides=dict(settings.connections_per_ip),

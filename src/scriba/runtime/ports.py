@@ -279,5 +279,7 @@ class World(Protocol):
     net: Net
     lag: Durations
     workers: Workers
+    memory_bytes: int
+    """How much memory the process may have."""
     spoil: Callable[[memoryview], None] | None
     """What becomes of received bytes whose request has been handled; None leaves them."""

@@ -7,6 +7,7 @@ from scriba.runtime.clock import SystemClock
 from scriba.runtime.files.disk import PosixDisk
 from scriba.runtime.files.unsynced import UnsyncedDisk
 from scriba.runtime.loop.lag import LagMonitor
+from scriba.runtime.memory import available_bytes
 from scriba.runtime.net import SocketNet
 from scriba.runtime.ports import Clock, Disk, Net, Offload, Rng, Workers
 from scriba.runtime.rng import SystemRng
@@ -27,6 +28,7 @@ class RealWorld:
         self.net: Net = SocketNet()
         self.lag = Durations()
         self.workers: Workers = ChildWorkers()
+        self.memory_bytes = available_bytes()
         self.spoil: Callable[[memoryview], None] | None = None
         self._monitor = LagMonitor(self.lag)
 

@@ -251,6 +251,14 @@ class NodeSettings(NodeKeys):
             raise self._refuse("log.dirs", "must name a directory")
         if self.max_connections_per_ip == 0 and not self.connections_per_ip:
             raise self._refuse("max.connections.per.ip", "shuts everyone out; raise it")
+        if self.queued_max_request_bytes != -1 and (
+            self.queued_max_request_bytes < self.socket_request_max_bytes
+        ):
+            raise self._refuse(
+                "queued.max.request.bytes",
+                "must be -1, or hold a request of socket.request.max.bytes="
+                f"{self.socket_request_max_bytes}",
+            )
         static = self.layer(Source.STATIC_BROKER_CONFIG)
         if "inter.broker.listener.name" in static and "security.inter.broker.protocol" in static:
             raise self._refuse(

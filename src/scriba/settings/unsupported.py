@@ -141,7 +141,7 @@ NOT_APPLICABLE: Final = _names(
             socket.receive.buffer.bytes socket.send.buffer.bytes
         """,
         "requests are read when they can be served, so there is no queue of them": """
-            queued.max.request.bytes queued.max.requests
+            queued.max.requests
         """,
         "metrics are plain counters, without JVM reporters and samples": """
             kafka.metrics.polling.interval.secs kafka.metrics.reporters metric.reporters

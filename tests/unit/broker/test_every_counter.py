@@ -299,6 +299,14 @@ async def a_peer_takes_nothing(node: Node, world: ProcessWorld) -> None:
     await other.call(many, 5, groups.DescribeGroupsResponse, timeout_s=60)
 
 
+async def a_request_never_ends(node: Node, world: ProcessWorld) -> None:
+    limit, node.server.memory.limit = node.server.memory.limit, 100_000
+    for _ in range(2):
+        await raw(world, struct.pack(">i", 100_000) + bytes(90_000))
+        await asyncio.sleep(2)
+    node.server.memory.limit = limit
+
+
 async def the_broker_is_wrong(node: Node, world: ProcessWorld) -> None:
     """A handler gives an answer that cannot be encoded; another keeps a view of its request."""
     entry = node.dispatch.table[ApiKey.METADATA]
@@ -357,6 +365,7 @@ ACTS: list[Act] = [
     the_broker_is_wrong,
     connections_end,
     a_peer_takes_nothing,
+    a_request_never_ends,
     scrapers_come_in_crowds,
     the_clock_jumps,
     the_disk_dies,

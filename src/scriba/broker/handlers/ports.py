@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from scriba.broker.coordinators.runtime import CoordinatorRuntime
     from scriba.broker.handlers.records.acks import AckDeadlines
     from scriba.broker.net.api_entry import ApiEntry
+    from scriba.broker.net.request_memory import RequestMemory
     from scriba.broker.partitions.directories.dir_moves import DirMoves
     from scriba.broker.partitions.fetch_sessions import FetchSessions
     from scriba.broker.partitions.nearby import ReplicaSelector
@@ -236,6 +237,9 @@ class Producing(
     def ack_deadlines(self) -> AckDeadlines: ...
 
     @property
+    def request_memory(self) -> RequestMemory: ...
+
+    @property
     def replicas(self) -> InspectedPartitions: ...
 
 
@@ -350,6 +354,9 @@ class Broker(
 
     @property
     def log_dirs(self) -> Cordons: ...
+
+    @property
+    def request_memory(self) -> RequestMemory: ...
 
     @property
     def ack_deadlines(self) -> AckDeadlines: ...

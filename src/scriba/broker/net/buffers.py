@@ -17,12 +17,34 @@ from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
 from sys import getrefcount
 from typing import Final
 
+from scriba.broker.net.request_memory import RequestMemory
+
 SMALLEST: Final = 1 << 16
 LARGEST_KEPT: Final = 1 << 22
 BYTES_KEPT: Final = 1 << 25
 
 Spoil = Callable[[memoryview], None]
 """What the simulator does to bytes whose time is over: nobody takes them for a request again."""
+
+
+class FrameMemory(mmap):
+    """Pages for a frame, of which those count that have been filled."""
+
+    _memory: RequestMemory | None = None
+    filled = 0
+
+    def fill(self, memory: RequestMemory, size: int) -> None:
+        self._memory = memory
+        self.filled += size
+        memory.count(size)
+
+    def empty(self) -> None:
+        if self._memory is not None:
+            self._memory.returned(self.filled)
+        self.filled = 0
+
+    def __del__(self) -> None:
+        self.empty()
 
 
 class ReceiveBuffer:
@@ -39,13 +61,20 @@ class ReceiveBuffer:
         return getrefcount(self.memory)
 
 
+class FrameBuffer(ReceiveBuffer):
+    """Memory for one large frame at a time, lent by the pool."""
+
+    __slots__ = ()
+
+    memory: FrameMemory
+
+    def __init__(self, size: int) -> None:
+        # Of this process alone: shared memory takes the kernel twice as long to take back.
+        super().__init__(FrameMemory(-1, size, flags=MAP_PRIVATE | MAP_ANONYMOUS))
+
+
 ALONE: Final = ReceiveBuffer(bytearray()).references
 """How many references there are to the memory of a buffer that nobody has a view of."""
-
-
-def _memory(size: int) -> mmap:
-    """Of this process alone: shared memory takes the kernel twice as long to take back."""
-    return mmap(-1, size, flags=MAP_PRIVATE | MAP_ANONYMOUS)
 
 
 class BufferPool:
@@ -54,30 +83,31 @@ class BufferPool:
     def __init__(
         self, spoil: Spoil | None = None, on_lost: Callable[[], None] | None = None
     ) -> None:
-        self._free: dict[int, list[ReceiveBuffer]] = {}
+        self._free: dict[int, list[FrameBuffer]] = {}
         self._kept = 0
         self._spoil = spoil
         self._on_lost = on_lost
         self.kept_views = 0
         """Buffers that could not be used again: a handler kept a slice. Each is a defect."""
 
-    def take(self, size: int) -> ReceiveBuffer:
+    def take(self, size: int) -> FrameBuffer:
         """A buffer of at least `size` bytes with arbitrary contents."""
         if size > LARGEST_KEPT:
-            return ReceiveBuffer(_memory(size))
+            return FrameBuffer(size)
         room = max(SMALLEST, 1 << (size - 1).bit_length())
         free = self._free.get(room)
         if not free:
-            return ReceiveBuffer(_memory(room))
+            return FrameBuffer(room)
         self._kept -= room
         return free.pop()
 
-    def give(self, buffer: ReceiveBuffer) -> None:
+    def give(self, buffer: FrameBuffer) -> None:
         if self._spoil is not None:
             self._spoil(memoryview(buffer.memory))
         if buffer.references != ALONE:
             self.lose()
             return
+        buffer.memory.empty()
         room = len(buffer.memory)
         if room <= LARGEST_KEPT and self._kept + room <= BYTES_KEPT:
             self._kept += room

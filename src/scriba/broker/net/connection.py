@@ -40,7 +40,7 @@ from scriba.broker.net.answers import (
     Region,
     Slot,
 )
-from scriba.broker.net.buffers import ALONE, ReceiveBuffer
+from scriba.broker.net.buffers import ALONE, FrameBuffer, ReceiveBuffer
 from scriba.broker.observe.counters import CloseReason
 from scriba.events import EventKind
 from scriba.runtime.loop.pace import call_in_turn
@@ -49,6 +49,7 @@ from scriba.runtime.ports import EOF, WOULD_BLOCK, Buffer, Stream
 
 if TYPE_CHECKING:
     from scriba.broker.net.buffers import BufferPool, Spoil
+    from scriba.broker.net.request_memory import RequestMemory
     from scriba.broker.observe.counters import NetworkCounters
     from scriba.broker.observe.events import Note
     from scriba.runtime.ports import Clock
@@ -111,6 +112,9 @@ class ConnectionOwner(Protocol):
     def max_request_bytes(self) -> int: ...
 
     @property
+    def memory(self) -> RequestMemory: ...
+
+    @property
     def note(self) -> Note: ...
 
     @property
@@ -122,6 +126,8 @@ class ConnectionOwner(Protocol):
     def handle(self, connection: Connection, frame: memoryview) -> Parts | Parked | None: ...
 
     def renew_scratch(self) -> None: ...
+
+    def wait_for_memory(self, connection: Connection) -> None: ...
 
     def hung_up(self, connection: Connection, why: CloseConnection) -> None: ...
 
@@ -185,6 +191,7 @@ class Connection:
         "_unsent",
         "_waiting",
         "_writing",
+        "beyond_limit",
         "closed",
         "commits",
         "fast_path",
@@ -194,6 +201,7 @@ class Connection:
         "on_close",
         "peer",
         "principal",
+        "short_of_memory",
         "stream",
     )
 
@@ -216,7 +224,7 @@ class Connection:
         """What its next OffsetCommit may repeat: kept here for `fastpath.commit`."""
         self.last_active = self.now.mono_ms
         self._backlog = bytearray()
-        self._frame: ReceiveBuffer | None = None
+        self._frame: FrameBuffer | None = None
         self._expected = 0
         self._filled = 0
         self._seen_bytes = 0
@@ -228,7 +236,7 @@ class Connection:
         self._bulk_until = 0
         self._large = False
         """Whether the last frame was large. The start of the next one is read by itself then."""
-        self._lent: ReceiveBuffer | None = None
+        self._lent: FrameBuffer | None = None
         """The buffer of the frame that is being handled, if it has one of its own."""
         self._slots: deque[Slot] = deque()
         self._waiting = False
@@ -243,6 +251,9 @@ class Connection:
         self._paused = False
         self._unread = False
         """Whether the peer has sent more while nothing is read."""
+        self.short_of_memory = False
+        """Whether the rest of its frame waits until there is memory for it."""
+        self.beyond_limit = False
         self._loading = False
         self._off_loop = 0
         """Windows yet to come that are not sent before a thread has read them."""
@@ -279,6 +290,9 @@ class Connection:
                 else:
                     n = self.stream.recv_into(view)
             else:
+                if server.memory.full and not self.beyond_limit:
+                    self._wait_for_memory()
+                    return
                 view = memoryview(frame.memory)
                 end = min(self._expected, self._filled + self._read_window())
                 n = self.stream.recv_into(view[self._filled : end])
@@ -303,6 +317,7 @@ class Connection:
                 if server.spoil is not None:
                     server.spoil(view[:n])
             else:
+                frame.memory.fill(server.memory, n)
                 self._filled += n
                 if self._filled == self._expected:
                     view.release()
@@ -424,10 +439,30 @@ class Connection:
         """Lends a buffer for the whole frame and reads on at once: more is probably there."""
         frame = self._server.pool.take(length)
         memoryview(frame.memory)[: len(received)] = received
+        frame.memory.fill(self._server.memory, len(received))
         self._frame, self._expected, self._filled = frame, length, len(received)
         self._read()
 
-    def _run_frame(self, frame: ReceiveBuffer) -> None:
+    def _wait_for_memory(self) -> None:
+        if not self.short_of_memory:
+            self.short_of_memory = True
+            self._set_interest()
+            self._server.wait_for_memory(self)
+
+    def read_on(self) -> None:
+        """There may be memory for the rest of its frame."""
+        self.short_of_memory = False
+        self._set_interest()
+
+    @property
+    def received(self) -> int:
+        return self._filled if self._frame is not None else 0
+
+    @property
+    def missing(self) -> int:
+        return self._expected - self._filled if self._frame is not None else 0
+
+    def _run_frame(self, frame: FrameBuffer) -> None:
         self._frame = None
         self._lent = frame
         self._run_one(memoryview(frame.memory)[: self._expected])
@@ -440,7 +475,7 @@ class Connection:
         """Keeps the frame that is being handled for as long as it takes to read it in slices."""
         lent, self._lent = self._lent, None
         if lent is None:
-            return KeptFrame(memoryview(bytearray(frame)), _nothing)
+            return KeptFrame(memoryview(self._server.memory.copy(frame)), _nothing)
         return KeptFrame(frame[:], partial(self._server.pool.give, lent))
 
     def leave_frame(self) -> None:
@@ -601,7 +636,7 @@ class Connection:
     def _set_interest(self) -> None:
         if self.closed:
             return
-        reading = not self._scheduled and not self._unread
+        reading = not (self._scheduled or self._unread or self.short_of_memory)
         self.stream.want(
             self._on_readable if reading else None, self._flush_ready if self._writing else None
         )

@@ -9,6 +9,7 @@ from typing import Final, Protocol
 from scriba.broker.net.answers import CloseConnection, Parked, Parts
 from scriba.broker.net.buffers import BufferPool, ReceiveBuffer, Spoil
 from scriba.broker.net.connection import MAX_UNSENT, Connection
+from scriba.broker.net.request_memory import Receiver, RequestMemory
 from scriba.broker.observe.counters import CloseReason, NetworkCounters, RefusalReason
 from scriba.broker.observe.events import Note
 from scriba.broker.request import ANONYMOUS
@@ -21,6 +22,8 @@ SCRATCH_BYTES: Final = 1 << 18
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
     max_request_bytes: int
+    request_memory_bytes: int
+    """Of all requests together that are received in part, or worked on."""
     max_connections: int
     max_connections_per_ip: int
     max_connections_per_ip_overrides: dict[str, int]
@@ -55,6 +58,9 @@ class Server:
         self._net = net
         self._listeners: list[Listener] = []
         self._connections: dict[Connection, None] = {}
+        self.memory = RequestMemory(
+            limits.request_memory_bytes, lambda: self._connections, self._shed_request
+        )
         self._per_host: dict[str, int] = {}
         self._early: list[tuple[Stream, str]] = []
         self._open: set[str] = set()
@@ -135,7 +141,8 @@ class Server:
         self.note(EventKind.VIEW_OUTLIVED_REQUEST, "receive buffers", text)
 
     def hung_up(self, connection: Connection, why: CloseConnection) -> None:
-        kind = EventKind.SLOW_PEER_SHED if why.reason == "slow" else EventKind.CONNECTION_CLOSED
+        shed = why.reason in ("slow", "request_memory")
+        kind = EventKind.SLOW_PEER_SHED if shed else EventKind.CONNECTION_CLOSED
         self.note(kind, connection.peer, str(why))
 
     def forget(self, connection: Connection) -> None:
@@ -179,6 +186,15 @@ class Server:
             why = "it does not take its answers, and others wait for the memory"
             self.hung_up(connection, CloseConnection(why, "slow"))
             connection.close("slow")
+
+    def wait_for_memory(self, connection: Connection) -> None:
+        self.memory.wait(connection, self.clock.mono_ms)
+
+    def _shed_request(self, receiver: Receiver, why: str) -> None:
+        """Hangs up on a peer whose request is not complete."""
+        assert isinstance(receiver, Connection)
+        self.hung_up(receiver, CloseConnection(why, "request_memory"))
+        receiver.close("request_memory")
 
     def stop_listening(self) -> None:
         for listener in self._listeners:

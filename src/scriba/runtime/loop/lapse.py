@@ -21,6 +21,7 @@ from typing import Any, Final, ParamSpec, TypeVar
 from scriba.prometheus import Durations
 from scriba.runtime.clock import AdjustableClock
 from scriba.runtime.files.unsynced import UnsyncedDisk
+from scriba.runtime.memory import available_bytes
 from scriba.runtime.net import SocketNet
 from scriba.runtime.ports import Clock, Disk, Net, Offload, Rng, Worker, Workers
 from scriba.runtime.rng import SystemRng
@@ -164,6 +165,7 @@ class LapseWorld:
         self.net: Net = SocketNet()
         self.lag = Durations()
         self.workers: Workers = CountedWorkers(loop.absent)
+        self.memory_bytes = available_bytes()
         self.spoil: Callable[[memoryview], None] | None = None
 
     def close(self) -> None:

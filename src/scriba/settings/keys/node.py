@@ -231,6 +231,15 @@ class NodeKeys(GroupKeys, TransactionKeys, CleanerKeys, MetricsKeys):
         importance=HIGH,
         doc="Largest request; a longer one closes its connection before memory is taken.",
     )
+    queued_max_request_bytes: int = setting(
+        Kind.LONG,
+        default=-1,
+        doc="Most bytes of requests that wait in memory, of all connections together: large ones "
+        "that have come in part, and those that are worked on. When it is used up, large requests "
+        "are read one after the other, and who begins one and sends no more of it loses the "
+        "connection. -1 for an eighth of the memory that the node may have, and at least "
+        "`socket.request.max.bytes`.",
+    )
     connections_max_idle_ms: int = setting(
         Kind.LONG,
         default=600_000,

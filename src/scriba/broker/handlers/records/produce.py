@@ -105,7 +105,7 @@ def produce(
         if opening is not None and opening.entries:
             large = _is_large(request)
             if not large:
-                _keep_records(request)
+                _keep_records(node, request)
             work = _produce_verified(node, ctx, request, opening)
             return Deferred(work, keeps_frame=large)
         verified = opening.verified if opening is not None else None
@@ -116,7 +116,7 @@ def produce(
         prepared, heavy = _prepare_all(node, ctx, request, large)
         if heavy:
             if not large:
-                _keep_ready(prepared)
+                _keep_ready(node, prepared)
             heavy_work = _produce_heavy(node, ctx, request, refusal, prepared, heavy, verified)
             return Deferred(heavy_work, keeps_frame=large)
     elif ctx.version < FIRST_WITH_ZSTD:
@@ -156,19 +156,19 @@ def _keep_last(request: ProduceRequest) -> None:
                 topic.partition_data = list(by_index.values())
 
 
-def _keep_records(request: ProduceRequest) -> None:
+def _keep_records(node: Producing, request: ProduceRequest) -> None:
     """Copies the records, to be looked at again when the coordinator has answered."""
     for topic in request.topic_data:
         for data in topic.partition_data:
             if data.records is not None:
-                data.records = bytearray(data.records)
+                data.records = node.request_memory.copy(data.records)
 
 
-def _keep_ready(prepared: Ready) -> None:
+def _keep_ready(node: Producing, prepared: Ready) -> None:
     """Copies the batches that need no more work while others do."""
     for entry, ready in prepared.items():
         if isinstance(ready, Prepared):
-            prepared[entry] = ready._replace(view=memoryview(bytearray(ready.view)))
+            prepared[entry] = ready._replace(view=memoryview(node.request_memory.copy(ready.view)))
 
 
 async def _produce_verified(
@@ -235,9 +235,10 @@ def _view(records: Buffer) -> memoryview:
     return records if isinstance(records, memoryview) else memoryview(records)
 
 
-def _kept(records: Buffer) -> memoryview:
+def _kept(node: Producing, records: Buffer) -> memoryview:
     """The records for after an await: a copy, unless they are one already."""
-    return memoryview(records if isinstance(records, bytearray) else bytearray(records))
+    copied = isinstance(records, bytearray)
+    return memoryview(records if copied else node.request_memory.copy(records))
 
 
 def _prepare_all(
@@ -266,7 +267,7 @@ def _prepare_all(
                     raise Heavy  # each takes little time, but there are many
                 prepared[id(data)] = prepare(view, partition.settings, now_ms, on_loop=True)
             except Heavy:
-                heavy.append((id(data), view if large else _kept(records), partition))
+                heavy.append((id(data), view if large else _kept(node, records), partition))
             except KafkaError as error:
                 prepared[id(data)] = bare(_named(error, view))
     return prepared, heavy

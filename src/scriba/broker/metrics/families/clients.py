@@ -126,6 +126,20 @@ def connections() -> Iterator[Metric]:
         lambda s: s.network.refused,
     )
     yield Metric(
+        gauge(
+            "kafka_network_socketserver_memorypoolused",
+            "Bytes of requests that wait in memory: received in part, or worked on.",
+        ),
+        lambda s: s.node.server.memory.held,
+    )
+    yield Metric(
+        gauge(
+            "kafka_network_socketserver_memorypoolavailable",
+            "Bytes that are left of `queued.max.request.bytes`.",
+        ),
+        lambda s: max(s.node.server.memory.limit - s.node.server.memory.held, 0),
+    )
+    yield Metric(
         counter(
             "scriba_receive_buffers_lost_total",
             "Receive buffers lost to a view that outlived its request: a defect.",

@@ -139,6 +139,8 @@ class SimWorkers:
         """Nothing of it is left between two tasks."""
 
 
+_MEMORY_BYTES: Final = 4 << 30
+
 _RUBBISH: Final = bytes(range(255, 0, -1)) * 1028
 
 
@@ -163,6 +165,7 @@ class ProcessWorld:
         self.net: Net = self.sim_net
         self.lag = Durations()
         self.workers: Workers = SimWorkers(self.sim_disk, rng.fork("workers"))
+        self.memory_bytes = _MEMORY_BYTES
         self.spoil: Callable[[memoryview], None] | None = spoil
 
 
