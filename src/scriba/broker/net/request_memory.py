@@ -112,10 +112,27 @@ class RequestMemory:
         self._beyond = []
         if self.full and not self._make_room(now_ms()):
             self._give_beyond()
-        waiting, self._waiting = self._waiting, []
-        for receiver in waiting:
-            if not receiver.closed:
-                receiver.read_on()
+        self._waiting = [each for each in self._waiting if not each.closed]
+        self._let_read(self._beyond or self._fitting())
+        if self._waiting:
+            asyncio.get_running_loop().call_later(LOOK_S, self.look, now_ms)
+
+    def _let_read(self, receivers: list[Receiver]) -> None:
+        chosen = set(map(id, receivers))
+        self._waiting = [each for each in self._waiting if id(each) not in chosen]
+        for receiver in receivers:
+            receiver.read_on()
+
+    def _fitting(self) -> list[Receiver]:
+        """Those who have waited longest, as far as there is memory for what they miss."""
+        room = self.limit - self.held
+        fitting: list[Receiver] = []
+        for receiver in self._waiting:
+            if room <= 0:
+                break
+            room -= receiver.missing
+            fitting.append(receiver)
+        return fitting
 
     def _make_room(self, now_ms: int) -> bool:
         """Hangs up on peers that hold memory for nothing; False where some may go beyond it."""
@@ -143,7 +160,8 @@ class RequestMemory:
 
     def _give_beyond(self) -> None:
         room = self.limit // FREED
-        for receiver in sorted(self._waiting, key=lambda each: each.missing):
+        waiting = [each for each in self._waiting if not each.closed]
+        for receiver in sorted(waiting, key=lambda each: each.missing):
             room -= receiver.missing
             if room < 0 and self._beyond:
                 return
