@@ -552,7 +552,7 @@ class EventKind(enum.Enum):
     SLOW_PEER_SHED = (
         "slow_peer_shed",
         WARNING,
-        "A peer did not take its answers, or did not complete its request, while others waited for "
+        "A peer did not take its answers, or sent a request too slowly, while others waited for "
         "the memory. It was disconnected.",
         "See to the client, or to the network between.",
         REPEATS,

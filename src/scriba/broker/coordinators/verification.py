@@ -43,6 +43,8 @@ ADD_PARTITIONS_VERSION: Final = 5
 """What brokers use among themselves; before version 4 it was for clients."""
 ASKED_AT_ONCE: Final = 500
 """Transactions of one request to another broker."""
+NAMED_AT_ONCE: Final = 10_000
+"""Partitions of one: a coordinator hangs up on whoever sends more elements than it takes."""
 FIRST_PART: Final = 8
 """The first pause before a busy transaction is asked for again is this part of the longest."""
 PURPOSE: Final = "transactions"
@@ -74,14 +76,19 @@ class Question(NamedTuple):
     answer: asyncio.Future[Codes]
 
 
-def take(waiting: list[Question], most: int) -> list[Question]:
-    """Removes what goes with the next request: no transactional id twice, for answers are by it."""
+def take(waiting: list[Question], most: int, most_named: int = NAMED_AT_ONCE) -> list[Question]:
+    """Removes what goes with the next request: no transactional id twice, for answers are by it,
+    and not too many partitions, unless one transaction has them all."""
     taken: dict[str, Question] = {}
     left: list[Question] = []
+    named = 0
     for question in waiting:
         tid = question.transaction.transactional_id
-        if len(taken) < most and tid not in taken:
+        more = sum(len(topic.partitions) + 1 for topic in question.transaction.topics)
+        fits = not taken or (len(taken) < most and named + more <= most_named)
+        if fits and tid not in taken:
             taken[tid] = question
+            named += more
         else:
             left.append(question)
     waiting[:] = left

@@ -28,23 +28,21 @@ Spoil = Callable[[memoryview], None]
 
 
 class FrameMemory(mmap):
-    """Pages for a frame, of which those count that have been filled."""
+    """Pages for a frame, which count from when they are granted until nobody has a view of them."""
 
     _memory: RequestMemory | None = None
-    filled = 0
+    _granted = 0
 
-    def fill(self, memory: RequestMemory, size: int) -> None:
-        self._memory = memory
-        self.filled += size
-        memory.count(size)
+    def grant(self, memory: RequestMemory, size: int) -> None:
+        self._memory, self._granted = memory, size
 
-    def empty(self) -> None:
-        if self._memory is not None:
-            self._memory.returned(self.filled)
-        self.filled = 0
+    def give_back(self) -> None:
+        if self._memory is not None and self._granted:
+            self._memory.returned(self._granted)
+        self._granted = 0
 
     def __del__(self) -> None:
-        self.empty()
+        self.give_back()
 
 
 class ReceiveBuffer:
@@ -107,7 +105,7 @@ class BufferPool:
         if buffer.references != ALONE:
             self.lose()
             return
-        buffer.memory.empty()
+        buffer.memory.give_back()
         room = len(buffer.memory)
         if room <= LARGEST_KEPT and self._kept + room <= BYTES_KEPT:
             self._kept += room

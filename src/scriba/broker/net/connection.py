@@ -127,8 +127,6 @@ class ConnectionOwner(Protocol):
 
     def renew_scratch(self) -> None: ...
 
-    def wait_for_memory(self, connection: Connection) -> None: ...
-
     def hung_up(self, connection: Connection, why: CloseConnection) -> None: ...
 
     def forget(self, connection: Connection) -> None: ...
@@ -185,13 +183,13 @@ class Connection:
         "_seen_bytes",
         "_server",
         "_shared_until",
+        "_short_of_memory",
         "_slots",
         "_tasks",
         "_unread",
         "_unsent",
         "_waiting",
         "_writing",
-        "beyond_limit",
         "closed",
         "commits",
         "fast_path",
@@ -201,7 +199,6 @@ class Connection:
         "on_close",
         "peer",
         "principal",
-        "short_of_memory",
         "stream",
     )
 
@@ -251,9 +248,8 @@ class Connection:
         self._paused = False
         self._unread = False
         """Whether the peer has sent more while nothing is read."""
-        self.short_of_memory = False
+        self._short_of_memory = False
         """Whether the rest of its frame waits until there is memory for it."""
-        self.beyond_limit = False
         self._loading = False
         self._off_loop = 0
         """Windows yet to come that are not sent before a thread has read them."""
@@ -283,16 +279,13 @@ class Connection:
                 if getrefcount(server.scratch.memory) != ALONE:
                     server.renew_scratch()
                 view = memoryview(server.scratch.memory)
-                if self._large:
+                if self._large or server.memory.full:
                     n = self.stream.recv_into(view[:FIRST_READ_OF_LARGE])
                 elif self._bulk:
                     n = self.stream.recv_into(view[: self._read_window()])
                 else:
                     n = self.stream.recv_into(view)
             else:
-                if server.memory.full and not self.beyond_limit:
-                    self._wait_for_memory()
-                    return
                 view = memoryview(frame.memory)
                 end = min(self._expected, self._filled + self._read_window())
                 n = self.stream.recv_into(view[self._filled : end])
@@ -317,17 +310,16 @@ class Connection:
                 if server.spoil is not None:
                     server.spoil(view[:n])
             else:
-                frame.memory.fill(server.memory, n)
                 self._filled += n
                 if self._filled == self._expected:
+                    server.memory.complete(self)
                     view.release()
                     self._run_frame(frame)
             if self._out and not self._writing:
                 self._flush()
         except CloseConnection as reason:
             view = _NO_VIEW
-            server.hung_up(self, reason)
-            self._flush_then_close(reason.reason)
+            self.end(reason)
         except OSError:
             # Whoever keeps the error keeps this frame, and must not keep the buffer with it.
             view = _NO_VIEW
@@ -439,28 +431,29 @@ class Connection:
         """Lends a buffer for the whole frame and reads on at once: more is probably there."""
         frame = self._server.pool.take(length)
         memoryview(frame.memory)[: len(received)] = received
-        frame.memory.fill(self._server.memory, len(received))
         self._frame, self._expected, self._filled = frame, length, len(received)
-        self._read()
-
-    def _wait_for_memory(self) -> None:
-        if not self.short_of_memory:
-            self.short_of_memory = True
+        if self._server.memory.grant(self, length):
+            frame.memory.grant(self._server.memory, length)
+            self._read()
+        else:
+            self._short_of_memory = True
             self._set_interest()
-            self._server.wait_for_memory(self)
 
     def read_on(self) -> None:
-        """There may be memory for the rest of its frame."""
-        self.short_of_memory = False
+        """There is memory for the rest of its frame."""
+        assert self._frame is not None, "who has no frame waits for nothing"
+        self._frame.memory.grant(self._server.memory, self._expected)
+        self.last_active = self._server.clock.mono_ms()
+        self._short_of_memory = False
         self._set_interest()
 
     @property
-    def received(self) -> int:
-        return self._filled if self._frame is not None else 0
+    def announced(self) -> int:
+        return self._expected
 
     @property
-    def missing(self) -> int:
-        return self._expected - self._filled if self._frame is not None else 0
+    def received(self) -> int:
+        return self._filled
 
     def _run_frame(self, frame: FrameBuffer) -> None:
         self._frame = None
@@ -536,9 +529,8 @@ class Connection:
         try:
             self._deliver(slot, await parked.awaitable or (), parked.pipelined)
         except CloseConnection as reason:
-            self._server.hung_up(self, reason)
             self._drop_from(slot)
-            self._flush_then_close(reason.reason)
+            self.end(reason)
         except OSError:
             self.close()
         except Exception as error:
@@ -628,15 +620,14 @@ class Connection:
                 self._flush()
             self._set_interest()
         except CloseConnection as reason:
-            self._server.hung_up(self, reason)
-            self._flush_then_close(reason.reason)
+            self.end(reason)
         except OSError:
             self.close()
 
     def _set_interest(self) -> None:
         if self.closed:
             return
-        reading = not (self._scheduled or self._unread or self.short_of_memory)
+        reading = not (self._scheduled or self._unread or self._short_of_memory)
         self.stream.want(
             self._on_readable if reading else None, self._flush_ready if self._writing else None
         )
@@ -746,18 +737,30 @@ class Connection:
         except OSError:
             self.close()
 
+    def end(self, why: CloseConnection) -> None:
+        self._server.hung_up(self, why)
+        self._flush_then_close(why.reason)
+
     def _flush_then_close(self, reason: CloseReason) -> None:
         """Reads no more, lets the answers to earlier requests leave, then hangs up."""
         if self.closed:
             return
         self._closing = reason
-        self._backlog = bytearray()
+        self._drop_received()
         try:
             self._update_pause()
             if not self._writing:
                 self._flush()
         except OSError:
             self.close(reason)
+
+    def _drop_received(self) -> None:
+        """Nothing more of it is handled. Frames do not go back to the pool: whoever was reading
+        them when it came to this has views of them."""
+        self._backlog = bytearray()
+        if self._frame is not None:
+            self._server.memory.complete(self)
+        self._frame = self._lent = None
 
     def close(self, reason: CloseReason = "broken") -> None:
         if self.closed:
@@ -773,9 +776,7 @@ class Connection:
         self._promises.clear()
         self._out.clear()
         self._slots.clear()
-        self._backlog = bytearray()
-        # Not back to the pool: whoever was reading into it when the peer went has views of it.
-        self._frame = None
+        self._drop_received()
         self.fast_path = None  # one of a follower's session knows this connection
         self._server.forget(self)
         if self.on_close is not None:
@@ -788,5 +789,5 @@ class Connection:
 
     @property
     def busy(self) -> bool:
-        """Whether a request of this connection is being worked on or answered."""
-        return bool(self._slots)
+        """Whether a request of this connection is being worked on or answered, or may not come."""
+        return bool(self._slots) or self._short_of_memory

@@ -174,6 +174,7 @@ LIMITS: Final[dict[ApiKey, RequestLimits]] = {
         "partition_indexes", elements=_OF_PARTITIONS, at_once=10, part=1, check=_check_named_once
     ),
     # Each that moves is made files for, one by one.
+    ApiKey.ADD_PARTITIONS_TO_TXN: RequestLimits(elements=_OF_PARTITIONS),
     ApiKey.ALTER_REPLICA_LOG_DIRS: RequestLimits(elements=_OF_PARTITIONS),
     ApiKey.DESCRIBE_LOG_DIRS: RequestLimits(elements=_OF_PARTITIONS),
     ApiKey.FIND_COORDINATOR: _flat("coordinator_keys", "coordinators", elements=50_000),

@@ -1,93 +1,99 @@
 """What requests take of a node's memory before they are answered, all connections together.
 
-Theory of operation. A request counts from its first byte until nobody has its bytes any more, if it
-is large or waits: whoever knows of them then, on whatever thread. A peer is bounded by the largest
-request, all peers together by `queued.max.request.bytes`. Where that much is held, nothing more is
-read of large requests; a hundred times in a second it is looked for memory (`RequestMemory.look`):
+Theory of operation. A large request is granted all the memory that it announces before it is read
+on, so that whoever has begun to receive one can end it. It counts until nobody has its bytes any
+more, whoever that is and on whatever thread; so do copies of requests that wait. Together they take
+no more than `queued.max.request.bytes`. Who finds no room is not read, and waits:
 
-- Where half of it is held by requests that are not complete, peers that send no more of theirs lose
-  their connections: the largest first, and no more of them than have to.
-- What is worked on gives its memory back by itself, so that all others wait for it.
-- Where nothing is worked on, they would wait for each other. So the requests that miss least are
-  read to their end, somewhat beyond the limit, and make room for the others when they are answered.
-- Who takes such a chance byte by byte is not waited for either: beyond an eighth more than the
-  limit the largest requests go, whatever their peers do.
+- The smallest request goes first, so that usual ones do not wait for those of a hundred megabytes.
+  Who has waited for `AGED_MS` goes before, and nobody takes what it waits for.
+- Requests of more than `USUAL` bytes share half of the memory, so that they leave room for others.
+- While somebody waits, requests have to come as fast as if they took `ARRIVE_MS`. Peers that sent
+  less for a while lose their connection, the largest request first, until there is room: so memory
+  is held neither by who sends nothing more, nor by who sends it byte by byte.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable
-from typing import Final, Protocol
+from collections.abc import Callable
+from typing import Final, NamedTuple, Protocol
 
 from scriba.runtime.ports import Buffer
 
+USUAL: Final = 4 << 20
 LOOK_S: Final = 0.01
-PATIENCE_MS: Final = 1000
-"""How long a peer may send nothing of a request that it has begun while others wait for memory."""
+"""How often it is looked for memory while somebody waits. It may become free on any thread."""
 
-FREED: Final = 16
-"""What part of the memory is made free at once, or given beyond the limit."""
+WHILE_MS: Final = 2_000
+ARRIVE_MS: Final = 30_000
+"""As long as clients wait for an answer, unless they are told otherwise."""
 
-MOST_BEYOND: Final = 8
-"""By what part of the limit it may be exceeded, beside what was read in one go."""
+AGED_MS: Final = 10_000
 
 
 class Receiver(Protocol):
-    """A connection, as far as it takes memory."""
+    """A connection that receives a large request."""
 
-    closed: bool
-    last_active: int
-    beyond_limit: bool
-    """Whether it may read on though there is no memory."""
+    @property
+    def announced(self) -> int:
+        """The size of the request."""
 
     @property
     def received(self) -> int:
-        """Bytes of a large request that is not complete; 0 where there is none."""
+        """What has come of it."""
 
-    @property
-    def missing(self) -> int:
-        """What has not come of it."""
+    def read_on(self) -> None:
+        """There is memory for the rest of it."""
 
-    @property
-    def short_of_memory(self) -> bool:
-        """Whether its peer has sent more, and it waits for memory to read that."""
 
-    def read_on(self) -> None: ...
+class Waiting(NamedTuple):
+    size: int
+    since_ms: int
+
+
+class Progress(NamedTuple):
+    """What had come of a request when it was last looked at."""
+
+    since_ms: int
+    received: int
 
 
 class RequestMemory:
-    """Bytes of requests that wait in memory: received in part, or whole and still worked on."""
-
     def __init__(
-        self,
-        limit: int,
-        receivers: Callable[[], Iterable[Receiver]],
-        shed: Callable[[Receiver, str], None],
+        self, limit: int, now_ms: Callable[[], int], shed: Callable[[Receiver, str], None]
     ) -> None:
         self.limit = limit
-        self._receivers = receivers
+        self._now_ms = now_ms
         self._shed = shed
         self._held = 0
+        self._held_by_large = 0
         self._returned: deque[int] = deque()
         """What is gone since somebody last asked: memory may end on any thread."""
-        self._waiting: list[Receiver] = []
-        """First come, first served."""
-        self._beyond: list[Receiver] = []
+        self._receiving: dict[Receiver, Progress] = {}
+        """Whose request is granted and not complete."""
+        self._waiting: dict[Receiver, Waiting] = {}
 
     @property
     def held(self) -> int:
-        while self._returned:
-            self._held -= self._returned.popleft()
+        returned = self._returned
+        while returned:
+            size = returned.popleft()
+            self._held -= size
+            if size > USUAL:
+                self._held_by_large -= size
         return self._held
 
     @property
     def full(self) -> bool:
-        return self.held >= self.limit
+        """Whether nobody should begin what may need more."""
+        return self.held >= self.limit or bool(self._waiting)
 
     def count(self, size: int) -> None:
         self._held += size
+        if size > USUAL:
+            self._held_by_large += size
 
     def returned(self, size: int) -> None:
         self._returned.append(size)
@@ -98,75 +104,82 @@ class RequestMemory:
         copied.count_in(self)
         return copied
 
+    # ---- being granted memory ----
+
+    def grant(self, receiver: Receiver, size: int) -> bool:
+        """Whether a request may be read on now; otherwise it waits, and is told."""
+        if not self._waiting:
+            if self._fits(size):
+                self._receive(receiver, size)
+                return True
+            asyncio.get_running_loop().call_later(LOOK_S, self._look)
+        self._waiting[receiver] = Waiting(size, self._now_ms())
+        return False
+
+    def complete(self, receiver: Receiver) -> None:
+        """Its request has come whole, or never will."""
+        self._receiving.pop(receiver, None)
+        self._waiting.pop(receiver, None)
+
+    def _receive(self, receiver: Receiver, size: int) -> None:
+        self.count(size)
+        self._receiving[receiver] = Progress(self._now_ms(), receiver.received)
+
+    def _fits(self, size: int) -> bool:
+        return self.held + size <= self.limit and not self._too_many_large(size)
+
+    def _too_many_large(self, size: int) -> bool:
+        large = self._held_by_large
+        return size > USUAL and large > 0 and large + size > self.limit // 2
+
     # ---- where there is none ----
 
-    def wait(self, receiver: Receiver, now_ms: Callable[[], int]) -> None:
-        """Has a connection read on when there is memory for what it receives."""
-        if not self._waiting:
-            asyncio.get_running_loop().call_later(LOOK_S, self.look, now_ms)
-        self._waiting.append(receiver)
-
-    def look(self, now_ms: Callable[[], int]) -> None:
-        for receiver in self._beyond:
-            receiver.beyond_limit = False
-        self._beyond = []
-        if self.full and not self._make_room(now_ms()):
-            self._give_beyond()
-        self._waiting = [each for each in self._waiting if not each.closed]
-        self._let_read(self._beyond or self._fitting())
+    def _look(self) -> None:
+        now_ms = self._now_ms()
+        self._let_in(now_ms)
+        if self._waiting and self._hang_up_on_slow(now_ms):
+            self._let_in(now_ms)
         if self._waiting:
-            asyncio.get_running_loop().call_later(LOOK_S, self.look, now_ms)
+            asyncio.get_running_loop().call_later(LOOK_S, self._look)
 
-    def _let_read(self, receivers: list[Receiver]) -> None:
-        chosen = set(map(id, receivers))
-        self._waiting = [each for each in self._waiting if id(each) not in chosen]
-        for receiver in receivers:
-            receiver.read_on()
-
-    def _fitting(self) -> list[Receiver]:
-        """Those who have waited longest, as far as there is memory for what they miss."""
-        room = self.limit - self.held
-        fitting: list[Receiver] = []
-        for receiver in self._waiting:
-            if room <= 0:
-                break
-            room -= receiver.missing
-            fitting.append(receiver)
-        return fitting
-
-    def _make_room(self, now_ms: int) -> bool:
-        """Hangs up on peers that hold memory for nothing; False where some may go beyond it."""
-        partly = [each for each in self._receivers() if each.received]
-        received = sum(each.received for each in partly)
-        late = now_ms - PATIENCE_MS
-        silent = [e for e in partly if not e.short_of_memory and e.last_active <= late]
-        if silent and 2 * received >= self.limit:
-            self._hang_up(silent, "and sends no more of it")
-        elif self.held - received > self.limit // FREED:
-            return True  # soon somebody is done
-        elif self.held >= self.limit + self.limit // MOST_BEYOND:
-            self._hang_up(partly, "the most of all")
-        return not self.full
-
-    def _hang_up(self, receivers: list[Receiver], why: str) -> None:
-        enough = self.limit - self.limit // FREED
-        for receiver in sorted(receivers, key=lambda each: each.received, reverse=True):
-            if self.held <= enough:
+    def _let_in(self, now_ms: int) -> None:
+        for receiver, (size, since_ms) in self._in_order(now_ms):
+            if self._fits(size):
+                del self._waiting[receiver]
+                self._receive(receiver, size)
+                receiver.read_on()
+            elif now_ms - since_ms >= AGED_MS and not self._too_many_large(size):
                 return
-            text = (
-                f"it sent {receiver.received} bytes of a request, {why}, while {self.limit} bytes "
+
+    def _in_order(self, now_ms: int) -> list[tuple[Receiver, Waiting]]:
+        aged_ms = now_ms - AGED_MS
+        waiting = self._waiting.items()
+        return sorted(waiting, key=lambda each: -1 if each[1].since_ms <= aged_ms else each[1].size)
+
+    def _hang_up_on_slow(self, now_ms: int) -> bool:
+        """Whether that may have made room."""
+        slow = self._slow(now_ms)
+        need = min(waiting.size for waiting in self._waiting.values())
+        for receiver in sorted(slow, key=lambda each: each.announced, reverse=True):
+            self._shed(
+                receiver,
+                f"{receiver.received} of {receiver.announced} bytes of a request came, too slowly "
+                f"while others wait for the memory (queued.max.request.bytes={self.limit})",
             )
-            self._shed(receiver, text + "of requests wait in memory (queued.max.request.bytes)")
+            if self._fits(need):
+                break
+        return bool(slow)
 
-    def _give_beyond(self) -> None:
-        room = self.limit // FREED
-        waiting = [each for each in self._waiting if not each.closed]
-        for receiver in sorted(waiting, key=lambda each: each.missing):
-            room -= receiver.missing
-            if room < 0 and self._beyond:
-                return
-            receiver.beyond_limit = True
-            self._beyond.append(receiver)
+    def _slow(self, now_ms: int) -> list[Receiver]:
+        slow: list[Receiver] = []
+        for receiver, (since_ms, received) in self._receiving.items():
+            took_ms = now_ms - since_ms
+            if took_ms >= WHILE_MS:
+                if (receiver.received - received) * ARRIVE_MS < receiver.announced * took_ms:
+                    slow.append(receiver)
+                else:
+                    self._receiving[receiver] = Progress(now_ms, receiver.received)
+        return slow
 
 
 class CopiedBytes(bytearray):

@@ -58,9 +58,7 @@ class Server:
         self._net = net
         self._listeners: list[Listener] = []
         self._connections: dict[Connection, None] = {}
-        self.memory = RequestMemory(
-            limits.request_memory_bytes, lambda: self._connections, self._shed_request
-        )
+        self.memory = RequestMemory(limits.request_memory_bytes, clock.mono_ms, self._shed_request)
         self._per_host: dict[str, int] = {}
         self._early: list[tuple[Stream, str]] = []
         self._open: set[str] = set()
@@ -187,14 +185,10 @@ class Server:
             self.hung_up(connection, CloseConnection(why, "slow"))
             connection.close("slow")
 
-    def wait_for_memory(self, connection: Connection) -> None:
-        self.memory.wait(connection, self.clock.mono_ms)
-
     def _shed_request(self, receiver: Receiver, why: str) -> None:
-        """Hangs up on a peer whose request is not complete."""
+        """Hangs up on a peer whose request takes too long to come."""
         assert isinstance(receiver, Connection)
-        self.hung_up(receiver, CloseConnection(why, "request_memory"))
-        receiver.close("request_memory")
+        receiver.end(CloseConnection(why, "request_memory"))
 
     def stop_listening(self) -> None:
         for listener in self._listeners:

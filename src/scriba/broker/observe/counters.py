@@ -39,7 +39,7 @@ CLOSE_REASONS: Final[dict[CloseReason, str]] = {
     "idle": "nothing was sent or taken for `connections.max.idle.ms`",
     "displaced": "idle longest when `max.connections`, or the limit of open files, was reached",
     "slow": "the peer did not take its answers while others waited for the memory",
-    "request_memory": "its request was not complete, and held most of the memory for requests",
+    "request_memory": "its request came too slowly while others waited for the memory",
     "fault": "a test asked for it",
     "shutdown": "the broker stops",
 }

@@ -235,10 +235,10 @@ class NodeKeys(GroupKeys, TransactionKeys, CleanerKeys, MetricsKeys):
         Kind.LONG,
         default=-1,
         doc="Most bytes of requests that wait in memory, of all connections together: large ones "
-        "that have come in part, and those that are worked on. When it is used up, large requests "
-        "are read one after the other, and who begins one and sends no more of it loses the "
-        "connection. -1 for an eighth of the memory that the node may have, and at least "
-        "`socket.request.max.bytes`.",
+        "that are on their way, and those that are worked on. When it is used up, large requests "
+        "wait for room, the smallest first, and peers whose request comes too slowly meanwhile "
+        "lose their connection. -1 for an eighth of the memory that the node may have, and at "
+        "least `socket.request.max.bytes`.",
     )
     connections_max_idle_ms: int = setting(
         Kind.LONG,

@@ -128,7 +128,7 @@ def connections() -> Iterator[Metric]:
     yield Metric(
         gauge(
             "kafka_network_socketserver_memorypoolused",
-            "Bytes of requests that wait in memory: received in part, or worked on.",
+            "Bytes of requests in memory: granted to large ones on their way, or worked on.",
         ),
         lambda s: s.node.server.memory.held,
     )
