@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
+from collections import deque
 from collections.abc import Awaitable, Callable, Generator
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -37,6 +38,7 @@ from scriba.broker.net.large_requests import (
     QUESTIONS,
     TOLD_AT_ONCE,
     Cut,
+    Part,
     check_answer,
     cut_of,
     letting_go,
@@ -72,6 +74,49 @@ _START: Final = struct.Struct(">hhi")
 _HEAD: Final = struct.Struct(">ii")
 
 Question = tuple[str, int, bytes]
+
+
+class Merging:
+    """The answers to the parts of a large request become one, in their order.
+
+    Where a part waits for replicas the others are begun meanwhile, so that all wait together.
+    """
+
+    def __init__(self, cut: Cut, version: int, pace: Pace) -> None:
+        self.cut = cut
+        self.pace = pace
+        self._version = version
+        self._whole: Message | None = None
+        self._left: deque[tuple[Part, Message | asyncio.Task[Any]]] = deque()
+
+    async def add(self, part: Part, told: Message | Later[Message] | None) -> None:
+        if isinstance(told, Later):
+            self._left.append((part, asyncio.ensure_future(told.awaitable)))
+        elif told is not None and self._left:
+            self._left.append((part, told))
+        elif told is not None:
+            await self._merge(part, told)
+
+    async def whole(self) -> Message | None:
+        while self._left:
+            part, told = self._left[0]
+            if isinstance(told, asyncio.Task):
+                told = await told
+            if told is not None:
+                await self._merge(part, told)
+            self._left.popleft()
+        return self._whole
+
+    def abandon(self) -> None:
+        """Nobody wants the answer any more."""
+        for _, told in self._left:
+            if isinstance(told, asyncio.Task):
+                told.cancel()
+
+    async def _merge(self, part: Part, told: Message) -> None:
+        work = merge(self._whole, told, part, self.cut.told, self._version)
+        del told
+        self._whole = await in_slices(work, self.pace)
 
 
 class DispatchHost(Broker, FastPathSwitch, Protocol):
@@ -230,15 +275,25 @@ class Dispatch:
             api.large += 1
             cut = cut_of(api.limits, request)
             if cut is not None:
-                response = await self._handle_parts(api, connection, ctx, request, cut, pace)
+                merging = Merging(cut, version, pace)
+                try:
+                    await self._handle_parts(api, connection, ctx, request, merging)
+                except BaseException:
+                    merging.abandon()
+                    raise
                 if much:
                     await in_slices(letting_go(request, cut.asked), pace)
+        # Not while others wait for it: a fetch may wait for records, a produce for replicas.
         if cut is None:
-            # Not while others wait for it: a fetch may wait for records.
             response = await self._handled(api, ctx, request)
         if api.revoke is not None:
             # Not after an exception, whose traceback still has views.
             kept.give_back()
+        if cut is not None:
+            try:
+                response = await merging.whole()
+            finally:
+                merging.abandon()
         if response is None:
             return None
         self._node.throttle(ctx, response)
@@ -248,13 +303,25 @@ class Dispatch:
         return answer
 
     async def _handled(self, api: ApiEntry, ctx: Context, request: Message) -> Message | None:
+        answer = await self._handled_so_far(api, ctx, request)
+        if not isinstance(answer, Later):
+            return answer
+        try:
+            return await answer.awaitable  # type: ignore[return-value]
+        except Exception as error:
+            return self._failed(api, ctx, request, error)
+
+    async def _handled_so_far(
+        self, api: ApiEntry, ctx: Context, request: Message
+    ) -> Message | Later[Message] | None:
+        """As `_handled`, without waiting for what only callbacks complete."""
         answer: Any
         try:
             answer = api.handler(self._node, ctx, request)
             keeps = type(answer) is Deferred and answer.keeps_frame
             if api.revoke is not None and not keeps:
                 api.revoke(request)
-            while isinstance(answer, Deferred):
+            while isinstance(answer, Deferred) and not isinstance(answer, Later):
                 answer = await answer.awaitable
         except Exception as error:
             answer = self._failed(api, ctx, request, error)
@@ -281,17 +348,16 @@ class Dispatch:
         connection: Connection,
         ctx: Context,
         request: Message,
-        cut: Cut,
-        pace: Pace,
-    ) -> Message | None:
+        merging: Merging,
+    ) -> None:
+        pace = merging.pace
         refused: KafkaError | None = None
         if api.limits.check is not None:
             try:
                 await in_slices(api.limits.check(self._node.settings, request), pace)
             except KafkaError as error:
                 refused = error
-        whole: Message | None = None
-        for step, part in enumerate(parts(request, api.limits, cut)):
+        for step, part in enumerate(parts(request, api.limits, merging.cut)):
             if part is None:
                 if step % BETWEEN_LOOKS == 0:
                     await pace()
@@ -299,14 +365,11 @@ class Dispatch:
             await pace()
             _check_peer(api, connection)
             if refused is not None:
-                told = self._failed(api, ctx, part.request, refused)
+                told: Any = self._failed(api, ctx, part.request, refused)
             else:
-                told = await self._handled(api, ctx, part.request)
-            if told is not None:
-                work = merge(whole, told, part, cut.told, ctx.version)
-                del told
-                whole = await in_slices(work, pace)
-        return whole
+                told = await self._handled_so_far(api, ctx, part.request)
+            await merging.add(part, told)
+            del told
 
     # ---- Metadata from memory ----
 

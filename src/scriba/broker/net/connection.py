@@ -279,7 +279,7 @@ class Connection:
                 if getrefcount(server.scratch.memory) != ALONE:
                     server.renew_scratch()
                 view = memoryview(server.scratch.memory)
-                if self._large or server.memory.full:
+                if self._large or server.memory.short:
                     n = self.stream.recv_into(view[:FIRST_READ_OF_LARGE])
                 elif self._bulk:
                     n = self.stream.recv_into(view[: self._read_window()])

@@ -71,24 +71,25 @@ class RequestMemory:
         self._held_by_large = 0
         self._returned: deque[int] = deque()
         """What is gone since somebody last asked: memory may end on any thread."""
-        self._receiving: dict[Receiver, Progress] = {}
-        """Whose request is granted and not complete."""
+        self._receiving: dict[Receiver, Progress | None] = {}
+        """Whose request is granted and not complete; looked at while somebody waits."""
         self._waiting: dict[Receiver, Waiting] = {}
+        self.short = False
+        """Whether somebody waits, so that nobody should read much of what may need more."""
 
     @property
     def held(self) -> int:
+        if self._returned:
+            self._settle()
+        return self._held
+
+    def _settle(self) -> None:
         returned = self._returned
         while returned:
             size = returned.popleft()
             self._held -= size
             if size > USUAL:
                 self._held_by_large -= size
-        return self._held
-
-    @property
-    def full(self) -> bool:
-        """Whether nobody should begin what may need more."""
-        return self.held >= self.limit or bool(self._waiting)
 
     def count(self, size: int) -> None:
         self._held += size
@@ -108,10 +109,16 @@ class RequestMemory:
 
     def grant(self, receiver: Receiver, size: int) -> bool:
         """Whether a request may be read on now; otherwise it waits, and is told."""
-        if not self._waiting:
-            if self._fits(size):
-                self._receive(receiver, size)
+        if not self.short:
+            if self._returned:
+                self._settle()
+            if self._held + size <= self.limit and (
+                size <= USUAL or not self._too_many_large(size)
+            ):
+                self.count(size)
+                self._receiving[receiver] = None
                 return True
+            self.short = True
             asyncio.get_running_loop().call_later(LOOK_S, self._look)
         self._waiting[receiver] = Waiting(size, self._now_ms())
         return False
@@ -120,10 +127,6 @@ class RequestMemory:
         """Its request has come whole, or never will."""
         self._receiving.pop(receiver, None)
         self._waiting.pop(receiver, None)
-
-    def _receive(self, receiver: Receiver, size: int) -> None:
-        self.count(size)
-        self._receiving[receiver] = Progress(self._now_ms(), receiver.received)
 
     def _fits(self, size: int) -> bool:
         return self.held + size <= self.limit and not self._too_many_large(size)
@@ -139,14 +142,16 @@ class RequestMemory:
         self._let_in(now_ms)
         if self._waiting and self._hang_up_on_slow(now_ms):
             self._let_in(now_ms)
-        if self._waiting:
+        self.short = bool(self._waiting)
+        if self.short:
             asyncio.get_running_loop().call_later(LOOK_S, self._look)
 
     def _let_in(self, now_ms: int) -> None:
         for receiver, (size, since_ms) in self._in_order(now_ms):
             if self._fits(size):
                 del self._waiting[receiver]
-                self._receive(receiver, size)
+                self.count(size)
+                self._receiving[receiver] = None
                 receiver.read_on()
             elif now_ms - since_ms >= AGED_MS and not self._too_many_large(size):
                 return
@@ -172,14 +177,19 @@ class RequestMemory:
 
     def _slow(self, now_ms: int) -> list[Receiver]:
         slow: list[Receiver] = []
-        for receiver, (since_ms, received) in self._receiving.items():
-            took_ms = now_ms - since_ms
-            if took_ms >= WHILE_MS:
-                if (receiver.received - received) * ARRIVE_MS < receiver.announced * took_ms:
-                    slow.append(receiver)
-                else:
-                    self._receiving[receiver] = Progress(now_ms, receiver.received)
+        for receiver, before in self._receiving.items():
+            if before is not None and now_ms - before.since_ms < WHILE_MS:
+                continue
+            if before is not None and _is_slow(receiver, before, now_ms):
+                slow.append(receiver)
+            else:
+                self._receiving[receiver] = Progress(now_ms, receiver.received)
         return slow
+
+
+def _is_slow(receiver: Receiver, before: Progress, now_ms: int) -> bool:
+    came = receiver.received - before.received
+    return came * ARRIVE_MS < receiver.announced * (now_ms - before.since_ms)
 
 
 class CopiedBytes(bytearray):

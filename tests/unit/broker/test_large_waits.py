@@ -1,0 +1,98 @@
+"""Large requests that wait for replicas do so without holding the turns of others."""
+
+import asyncio
+from collections.abc import Callable
+
+from scriba.broker.node import Node
+from scriba.broker.partitions.partition import Leading
+from scriba.errors import ErrorCode
+from scriba.records.batch import Record, encode_batch
+from scriba.testing.sim.world.peer import Peer
+from scriba.testing.sim.world.world import ProcessWorld
+from scriba.wire.messages.admin import (
+    CreatableTopic,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from scriba.wire.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+)
+from scriba.wire.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
+
+InANode = Callable[..., None]
+PARTITIONS = 1100
+T0 = 1_750_000_000_000
+ELSEWHERE = 99
+
+
+async def dial(world: ProcessWorld) -> Peer:
+    return await Peer.connect(world.net, "127.0.0.1", 9092)
+
+
+def produce(timeout_ms: int) -> ProduceRequest:
+    batch = bytes(encode_batch([Record(0, T0, None, b"v", ())]))
+    data = [PartitionProduceData(index=index, records=batch) for index in range(PARTITIONS)]
+    topic = TopicProduceData(name="t", partition_data=data)
+    return ProduceRequest(acks=-1, timeout_ms=timeout_ms, topic_data=[topic])
+
+
+def question() -> MetadataRequest:
+    names = [MetadataRequestTopic(name=f"nothing-{number:060}") for number in range(1500)]
+    return MetadataRequest(topics=names, allow_auto_topic_creation=False)
+
+
+async def beside_a_stalled_follower(node: Node, world: ProcessWorld) -> None:
+    peer = await dial(world)
+    topic = CreatableTopic(name="t", num_partitions=PARTITIONS, replication_factor=1)
+    answer = await peer.call(CreateTopicsRequest(topics=[topic]), 7, CreateTopicsResponse)
+    assert not answer.topics[0].error_code
+    await asyncio.sleep(2)
+    replicas = (node.id, ELSEWHERE)
+    for index, image in node.image.topics_by_name["t"].partitions.items():
+        followed = image._replace(
+            replicas=replicas,
+            isr=replicas,
+            leader_epoch=image.leader_epoch + 1,
+            partition_epoch=image.partition_epoch + 1,
+        )
+        leading = Leading(node.id, 30_000, 0, dict.fromkeys(replicas, 1), {})
+        node.replicas.find("t", index).lead(followed, leading, world.clock.now())
+
+
+def test_large_produces_that_wait_for_a_follower_leave_their_turns_to_others(
+    in_a_node: InANode,
+) -> None:
+    async def script(node: Node, world: ProcessWorld) -> None:
+        await beside_a_stalled_follower(node, world)
+        peers = [await dial(world) for _ in range(3)]
+        waiting = [peer.send(produce(30_000), 9, ProduceResponse) for peer in peers]
+        await asyncio.sleep(2)
+        assert all(node.replicas.find("t", index).log.end_offset == 3 for index in (0, 500, 1099))
+        assert node.server.memory.held == 0, "what is appended needs no request"
+        other = await dial(world)
+        told = await other.call(question(), 9, MetadataResponse, 1)
+        assert len(told.topics) == 1500
+        assert not any(each.done() for each in waiting)
+
+    in_a_node(script)
+
+
+def test_all_parts_of_a_large_produce_wait_together(in_a_node: InANode) -> None:
+    async def script(node: Node, world: ProcessWorld) -> None:
+        await beside_a_stalled_follower(node, world)
+        peer = await dial(world)
+        started = world.clock.mono_ms()
+        answer = await peer.call(produce(5_000), 9, ProduceResponse, 60)
+        assert 5_000 <= world.clock.mono_ms() - started < 6_000
+        told = answer.responses[0].partition_responses
+        assert [each.index for each in told] == list(range(PARTITIONS))
+        assert {each.error_code for each in told} == {ErrorCode.REQUEST_TIMED_OUT}
+
+    in_a_node(script)
