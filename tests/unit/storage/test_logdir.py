@@ -334,6 +334,35 @@ async def test_a_damaged_log_leaves_the_others_alone_but_no_mark_of_a_clean_end(
     assert not (shelf.root / ".kafka_cleanshutdown").exists()
 
 
+@pytest.mark.parametrize("damage", ["a flipped byte", "a lost end"])
+async def test_flushed_records_found_damaged_are_never_taken_for_an_unflushed_tail(
+    shelf: Shelf, damage: str
+) -> None:
+    directory = await ready(shelf)
+    log = await log_in(shelf, directory)
+    for _ in range(20):
+        shelf.append(log)
+    await log.flush()
+    await directory.checkpoint()
+    directory.release()  # killed
+    path = shelf.directory / "00000000000000000000.log"
+    with path.open("r+b") as file:
+        if damage == "a lost end":
+            file.truncate(8 * len(shelf.batch()))
+        else:
+            file.seek(8 * len(shelf.batch()) + 16)
+            file.write(b"\x07")
+    size = path.stat().st_size
+    for _ in range(3):
+        directory = await ready(shelf)
+        log = await log_in(shelf, directory)
+        assert log.failure is not None
+        await directory.checkpoint()
+        await directory.close()
+        assert not directory.clean
+        assert path.stat().st_size == size
+
+
 async def test_directories_of_nobody_are_set_aside_and_kept(shelf: Shelf) -> None:
     directory = await ready(shelf)
     for topic_id in (b"a" * 16, b"b" * 16):

@@ -696,8 +696,15 @@ class LogDir:
                 with suppress(KafkaError):  # the log has said so, and its directory with it
                     await log.flush(log.sealed_offset)
         await self.checkpoint_starts()
-        flushed = {name: log.flushed_offset for name, log in self.logs.items()}
-        await self._write_recovery_points(self._recovery_points | flushed)
+        await self._write_recovery_points(self._recovery_points | self._flushed())
+
+    def _flushed(self) -> dict[PartitionName, int]:
+        """How far each log is flushed, but for those that failed: what was promised of them stays.
+
+        One that was found damaged ends before it. With that end as its recovery point, the next
+        start would take the damage for a tail that was never flushed, and cut it off.
+        """
+        return {n: log.flushed_offset for n, log in self.logs.items() if log.failure is None}
 
     async def checkpoint_starts(self) -> None:
         """Only a start that lies inside a segment needs a line: the others are file names."""
