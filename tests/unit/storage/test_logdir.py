@@ -21,6 +21,7 @@ from scriba.storage.directory.checkpoints import parse_offsets
 from scriba.storage.directory.logdir import LogDir
 from scriba.storage.directory.names import PartitionName
 from scriba.storage.log import Log
+from scriba.storage.results import NoRoom
 from tests.unit.storage.shelf import FaultyFile, Shelf
 
 SETTINGS = TopicSettings(segment_bytes=4000)
@@ -332,6 +333,59 @@ async def test_a_damaged_log_leaves_the_others_alone_but_no_mark_of_a_clean_end(
     assert not directory.offline
     await directory.close()
     assert not (shelf.root / ".kafka_cleanshutdown").exists()
+
+
+async def test_a_log_that_was_never_opened_after_a_crash_leaves_no_mark_of_a_clean_end(
+    shelf: Shelf,
+) -> None:
+    """Its checkpoint and a snapshot agree on an offset amid its last segment: with the mark, the
+    records behind it would be overwritten."""
+    directory = await ready(shelf)
+    log = await log_in(shelf, directory)
+    for _ in range(8):
+        shelf.append(log)
+    log._writer.take_snapshot(8)
+    await log.flush()
+    await directory.checkpoint()
+    for _ in range(8):
+        shelf.append(log)
+    directory.release()  # killed
+
+    directory = await ready(shelf)
+    shelf.disk.unopened = {".log": errno.ENOSPC}
+    with pytest.raises(NoRoom):
+        await log_in(shelf, directory)
+    shelf.disk.unopened = {}
+    await directory.close()  # to make room
+
+    directory = await ready(shelf)
+    assert not directory.clean
+    log = await log_in(shelf, directory)
+    assert (log.end_offset, log.failure) == (16, None)
+    await directory.close()
+
+
+async def test_logs_that_nobody_opened_since_a_clean_end_are_still_clean(shelf: Shelf) -> None:
+    directory = await ready(shelf)
+    for partition in range(2):
+        shelf.append(await log_in(shelf, directory, partition), 3)
+    await directory.close()
+    for _ in range(2):
+        directory = await ready(shelf)
+        assert directory.clean
+        await log_in(shelf, directory, 1)
+        await directory.close()
+    # One that was touched, and is not open, is not.
+    directory = await ready(shelf)
+    shelf.disk.unopened = {".log": errno.ENOSPC, ".index": errno.ENOSPC}
+    (shelf.root / "t-1" / "00000000000000000000.timeindex").unlink()
+    with pytest.raises(NoRoom):
+        await log_in(shelf, directory, 1)
+    shelf.disk.unopened = {}
+    await directory.close()
+    directory = await ready(shelf)
+    assert not directory.clean
+    directory.release()
 
 
 @pytest.mark.parametrize("damage", ["a flipped byte", "a lost end"])

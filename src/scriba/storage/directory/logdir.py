@@ -110,6 +110,8 @@ class LogDir:
         self._log_starts: dict[PartitionName, int] = {}
         self._cut: set[PartitionName] = set()
         """Logs whose tail was cut off when they were opened, which may not be on the device."""
+        self._left_clean: set[str] = set()
+        """Directories of logs that nobody has opened since a clean shutdown."""
         self._unwritten: set[str] = set()
         """Checkpoints that a full disk did not take."""
         self._newest: dict[str, Mapping[PartitionName, int]] = {}
@@ -207,6 +209,7 @@ class LogDir:
     async def start(self) -> None:
         """Begins to use the directory; nothing was changed before."""
         if self.clean:
+            self._left_clean = set(self._log_directories())
             self._disk.unlink(f"{self.path}/{CLEAN_SHUTDOWN}")
         if self._recovery_points:
             there = set(self._listed())
@@ -272,6 +275,15 @@ class LogDir:
             if (name := parse_partition_dir(entry)) is not None
             and self._disk.is_dir(f"{self.path}/{entry}")
         ]
+
+    def _log_directories(self) -> list[str]:
+        """Where the logs of partitions lie, those on their way here included."""
+        found = []
+        for entry in self._disk.list(self.path):
+            name = parse_partition_dir(entry)
+            if entry.endswith(FUTURE_DIR) or (name is not None and name.topic != METADATA_TOPIC):
+                found.append(f"{self.path}/{entry}")
+        return found
 
     def new_log(
         self,
@@ -356,6 +368,7 @@ class LogDir:
                 self.logs.pop(name, None)
                 raise
             return log
+        self._left_clean.discard(directory)
         recovery_point = self._recovery_points.get(name)
         log_start = self._log_starts.get(name, 0)
 
@@ -463,11 +476,13 @@ class LogDir:
     ) -> Log:
         """Opens what an earlier run left on its way here. Off the loop: after a crash all of it is
         read, for no checkpoint tells of it."""
+        directory = f"{self.path}/{entry}"
+        self._left_clean.discard(directory)
 
         def open_log() -> Log:
             return Log.open(
                 self._disk,
-                f"{self.path}/{entry}",
+                directory,
                 *name,
                 topic_id,
                 settings,
@@ -481,7 +496,7 @@ class LogDir:
         try:
             log = await self._offload.run(open_log)
         except OSError as error:
-            raise storage_error(f"{self.path}/{entry} cannot be opened: {error}", error) from error
+            raise storage_error(f"{directory} cannot be opened: {error}", error) from error
         if log.failure is None and log.cut_tail:
             await log.sync(hurried=True)
         self._add_future(log)
@@ -799,7 +814,7 @@ class LogDir:
         return storage_error(f"log directory {self.path} is offline: {self.failure}")
 
     async def close(self, broker_epoch: int = -1) -> None:
-        """Closes every log; the mark of a clean shutdown only if all of them are whole."""
+        """Closes every log; the mark of a clean shutdown only if all that lie here are whole."""
         waiting = iter([*self.logs.values(), *self.futures.values()])
         full: list[KafkaError] = []
 
@@ -819,7 +834,7 @@ class LogDir:
                 raise full[0]
             if self.failure is None:
                 await self.checkpoint()
-                if all(log.failure is None for log in self.logs.values()):
+                if self._is_whole():
                     content = json.dumps({"version": 0, "brokerEpoch": broker_epoch})
                     await self._disk.write_atomic(f"{self.path}/{CLEAN_SHUTDOWN}", content.encode())
                     self.unmark()
@@ -834,6 +849,18 @@ class LogDir:
             )
         finally:
             self.release()
+
+    def _is_whole(self) -> bool:
+        """Whether each log here was closed as it should be, or not opened since it was.
+
+        After a crash, one that could not be opened is still as the crash left it: with the mark,
+        the next start would not look at what its checkpoint does not tell.
+        """
+        logs = [*self.logs.values(), *self.futures.values()]
+        whole = self._left_clean | {log.directory for log in logs if log.failure is None}
+        return not any(
+            path not in whole and self._disk.is_dir(path) for path in self._log_directories()
+        )
 
     def release(self) -> None:
         """Lets go of the directory as it is: its node did not come up, or is done."""
