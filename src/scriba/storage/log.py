@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from errno import ENOENT
 from functools import partial
-from typing import Final, Self
+from typing import Final, Self, TypeVar
 
 from scriba.errors import ErrorCode, KafkaError, ParseError
 from scriba.instant import Instant
@@ -59,6 +59,7 @@ from scriba.storage.writer import Writer
 __all__ = ["EMPTY", "Appended", "Empty", "Failure", "Log", "NotResident", "Slice", "TimedOffset"]
 
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
 
 DAY_MS: Final = 86_400_000
 METADATA_TOPIC: Final = "__cluster_metadata"
@@ -528,6 +529,36 @@ class Log:
             raise self.fail(str(damage), device=False) from None
         except OSError as error:
             raise self.fail(f"cannot be read: {error}", device=True) from error
+
+    async def steadily(self, read: Callable[[], Awaitable[T]]) -> T:
+        """What `read` finds that takes several steps, asked anew where the log has changed
+        between them.
+
+        A file that was deleted, cut or replaced meanwhile is no damage, and what a part of it
+        said is no answer.
+        """
+        while True:
+            before = self._segments.changes
+            try:
+                found = await read()
+            except (Damaged, ParseError, OSError) as error:
+                if self._segments.changes == before:
+                    raise self.unreadable(error) from error
+            else:
+                if self._segments.changes == before:
+                    return found
+
+    def unreadable(self, error: Exception) -> KafkaError:
+        """What a read has met, as the error to raise. Damage takes this log out of use, a device
+        that fails all logs on it.
+
+        Where the process has too many files open the device was not asked: the log stays.
+        """
+        if not isinstance(error, OSError):
+            return self.fail(str(error), device=False)
+        if error.errno in FULL:
+            return self.refused("cannot be read", error)
+        return self.fail(f"cannot be read: {error}", device=True)
 
     async def offset_for_timestamp(self, timestamp: int) -> TimedOffset | None:
         """The first record that is not older than `timestamp`."""

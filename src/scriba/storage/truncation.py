@@ -81,10 +81,13 @@ class Truncation:
             limit = self._log.settings.retention_bytes
             gone += self._delete(over_size(self._facts(), limit, high_watermark), Reason.SIZE, now)
             if by_age and (limit := self._log.settings.retention_ms) >= 0:
-                count = await self._segments.count_expired(
-                    limit, high_watermark, self._log.end_offset, now
+                count = await self._log.steadily(
+                    lambda: self._segments.count_expired(
+                        limit, high_watermark, self._log.end_offset, now
+                    )
                 )
-                gone += self._delete(count, Reason.AGE, now)
+                if self._log.failure is None:
+                    gone += self._delete(count, Reason.AGE, now)
         return gone
 
     def _facts(self) -> list[SegmentFacts]:

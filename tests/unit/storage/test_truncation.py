@@ -3,6 +3,7 @@
 
 import asyncio
 import errno
+from collections.abc import Callable
 from typing import Any, Never
 
 import pytest
@@ -13,6 +14,8 @@ from scriba.errors import ErrorCode, KafkaError
 from scriba.instant import FAR_MS, PAUSE_MS, ClockWatch, Instant
 from scriba.records.header import stamp
 from scriba.settings import TopicSettings
+from scriba.storage.compaction.cleaner import Rewritten, clean
+from scriba.storage.compaction.log import work_on
 from scriba.storage.log import EMPTY, Log, Slice
 from scriba.storage.retention import (
     Reason,
@@ -20,6 +23,7 @@ from scriba.storage.retention import (
     before_start,
     over_size,
 )
+from scriba.testing.sim.plays.compacting import MEANS, append
 from tests.unit.storage.shelf import Shelf
 
 HOUR = 3_600_000
@@ -96,6 +100,81 @@ async def test_a_restarted_log_knows_the_age_of_its_segments(shelf: Shelf) -> No
     looked_at = {int(name[:20]) for name in read}
     assert looked_at == {0, 10, 20}, "nothing is read of segments after one that stays"
     assert f"{20:020}.log" not in read, "only what is to be deleted is confirmed"
+
+
+def after_offload(
+    shelf: Shelf, monkeypatch: pytest.MonkeyPatch, turn: int, then: Callable[[], object]
+) -> list[int]:
+    """Has `then` called when work off the loop is done for the `turn`th time."""
+    run = shelf.offload.run
+    turns: list[int] = []
+
+    async def watched(work: Callable[..., Any], *args: Any, **more: Any) -> Any:
+        found = await run(work, *args, **more)
+        turns.append(len(turns) + 1)
+        if len(turns) == turn:
+            then()
+        return found
+
+    monkeypatch.setattr(shelf.offload, "run", watched)
+    return turns
+
+
+@pytest.mark.parametrize("turn", range(1, 5))
+async def test_retention_beside_a_compaction_deletes_nothing_that_is_young(
+    shelf: Shelf, monkeypatch: pytest.MonkeyPatch, turn: int
+) -> None:
+    """Three old segments become one while their age is looked up: what was the third is young."""
+    policy = TopicSettings(
+        cleanup_policy=("compact", "delete"),
+        segment_bytes=4000,
+        index_interval_bytes=100,
+        retention_ms=24 * HOUR,
+    )
+    log = shelf.open(settings=policy)
+    for number in range(3):
+        append(log, [("k", f"old{number}")], shelf.now)
+        log.roll(shelf.now)
+    shelf.later(48 * HOUR)
+    for number in range(2):
+        append(log, [(f"young{number}", "v")], shelf.now)
+        log.roll(shelf.now)
+    append(log, [("active", "v")], shelf.now)
+    await log.close()
+    log = shelf.open(settings=policy, recovery_point=6, clean=True)  # which knows no timestamps
+    work = work_on(log, 0, 3, MEANS, bytes(16), shelf.now)
+    (rewritten,) = (step for step in clean(shelf.disk, work) if isinstance(step, Rewritten))
+    assert rewritten.replaced == (0, 1, 2)
+    await log.compaction.sync(rewritten)
+    turns = after_offload(
+        shelf,
+        monkeypatch,
+        turn,
+        lambda: log.compaction.swap(rewritten, log.compaction.generation, shelf.now.mono_ms),
+    )
+    await log.truncation.retention(shelf.now, log.end_offset)
+    assert len(turns) >= turn
+    assert [r.key for r in await shelf.consume(log)] == [b"young0", b"young1", b"active"]
+
+
+@pytest.mark.parametrize("turn", range(1, 6))
+async def test_retention_leaves_a_log_alone_that_begins_anew_meanwhile(
+    shelf: Shelf, monkeypatch: pytest.MonkeyPatch, turn: int
+) -> None:
+    """A follower is told where its leader's log begins now while its own is looked at."""
+    log = segments(shelf, retention_ms=HOUR)
+    await log.close()
+    log = shelf.open(settings=log.settings, recovery_point=51, clean=True)
+    shelf.later(2 * HOUR)
+    turns = after_offload(
+        shelf, monkeypatch, turn, lambda: log.truncation.truncate_fully(1000, shelf.now)
+    )
+    await log.truncation.retention(shelf.now, 51)
+    assert len(turns) >= turn
+    assert (log.start_offset, log.segment_count, log.failure) == (1000, 1, None)
+    shelf.append(log)
+    await log.flush()
+    assert [r.offset for r in await shelf.consume(log)] == [1000]
 
 
 async def test_age_is_left_alone_while_the_clock_is_in_doubt(shelf: Shelf) -> None:

@@ -32,6 +32,7 @@ class Segments:
         "_offload",
         "_open",
         "active",
+        "changes",
         "directory",
         "removal",
         "used",
@@ -54,6 +55,10 @@ class Segments:
         self._bases = [segment.base_offset for segment in found]
         self._open: list[Segment] = []
         self.active = found[-1]
+        self.changes = 0
+        """Counts what takes files from under a reader: segments that leave or are cut, and another
+        name of the directory. Where it differs after an `await`, what was met in between proves
+        nothing, and what was found is no answer (`Log.steadily`)."""
         self.removal = Removal(disk, offload)
         self.used = False
         """Whether somebody has read since this was last set back."""
@@ -175,7 +180,10 @@ class Segments:
     async def count_expired(
         self, retention_ms: int, high_watermark: int, end_offset: int, now: Instant
     ) -> int:
-        """How many segments, from the oldest on, are too old and below the high watermark."""
+        """How many segments, from the oldest on, are too old and below the high watermark.
+
+        Only as long as nothing changes: count again if `changes` tells that something did.
+        """
         count = 0
         for segment, facts in zip(list(self._list), self.facts(end_offset), strict=True):
             if not segment.size or facts.end_offset > high_watermark:
@@ -187,8 +195,10 @@ class Segments:
             await segment.confirm_times()
             if not expired(segment.newest_ms, retention_ms, now):
                 break
+            if segment is self.active and segment.next_offset > high_watermark:
+                break  # it was appended to meanwhile
             count += 1
-        return min(count, len(self._list))
+        return count
 
     def facts(self, end_offset: int) -> list[SegmentFacts]:
         ends = [*self._bases[1:], end_offset]
@@ -244,6 +254,7 @@ class Segments:
 
     def moved(self, directory: str) -> None:
         """The directory has another name now."""
+        self.changes += 1
         self.removal.moved(self.directory, directory)
         self.directory = directory
         for segment in self._list:
@@ -254,7 +265,8 @@ class Segments:
         return self._drop(0, count)
 
     def drop_after(self, offset: int) -> list[Segment]:
-        """Takes out segments that begin after `offset`; the last one left becomes active."""
+        """Takes out segments that begin after `offset`; the last one left becomes active, and is
+        about to be cut."""
         gone = self._drop(max(bisect_right(self._bases, offset), 1), len(self._list))
         self.active = self._list[-1]
         if self.active in self._open:
@@ -282,6 +294,7 @@ class Segments:
         self.active = segment
 
     def _drop(self, start: int, end: int) -> list[Segment]:
+        self.changes += 1
         gone = self._list[start:end]
         del self._list[start:end]
         del self._bases[start:end]
