@@ -562,21 +562,13 @@ class Log:
 
     async def offset_for_timestamp(self, timestamp: int) -> TimedOffset | None:
         """The first record that is not older than `timestamp`."""
-        return await self._search(
-            first_after(self._segments, timestamp, self.start_offset, self._offload)
+        return await self.steadily(
+            lambda: first_after(self._segments, timestamp, self.start_offset, self._offload)
         )
 
     async def max_timestamp_offset(self) -> TimedOffset | None:
         """The first record with the largest timestamp."""
-        return await self._search(latest(self._segments, self._offload))
-
-    async def _search(self, search: Awaitable[TimedOffset | None]) -> TimedOffset | None:
-        try:
-            return await search
-        except (Damaged, ParseError) as damage:
-            raise self.fail(str(damage), device=False) from None
-        except OSError as error:  # a segment that was deleted meanwhile: asking again helps
-            raise storage_error(f"{self!r} cannot be read: {error}") from error
+        return await self.steadily(lambda: latest(self._segments, self._offload))
 
     def epoch_of(self, offset: int) -> int:
         return self.epochs.epoch_of(offset)

@@ -4,6 +4,7 @@ import asyncio
 import errno
 import os
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -206,6 +207,21 @@ class Shelf:
                 ]
                 offset = header.next_offset
         return records
+
+    def after_offload(self, turn: int, then: Callable[[], object]) -> list[int]:
+        """Has `then` called when work off the loop is done for the `turn`th time; the turns."""
+        run = self.offload.run
+        turns: list[int] = []
+
+        async def watched(work: Callable[..., Any], *args: Any, **more: Any) -> Any:
+            found = await run(work, *args, **more)
+            turns.append(len(turns) + 1)
+            if len(turns) == turn:
+                then()
+            return found
+
+        self.offload.run = watched  # type: ignore[method-assign]
+        return turns
 
     def files(self, suffix: str = "") -> list[str]:
         return sorted(name for name in os.listdir(self.directory) if name.endswith(suffix))

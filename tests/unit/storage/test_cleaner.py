@@ -8,6 +8,8 @@ from scriba.records.batch import EndTxnMarker, end_txn_batch, read_header, walk
 from scriba.records.compression import Codec
 from scriba.records.header import DELETE_HORIZON
 from scriba.settings import TopicSettings
+from scriba.storage.compaction.cleaner import Rewritten, clean
+from scriba.storage.compaction.log import work_on
 from scriba.storage.compaction.source import Damage
 from scriba.storage.log import Log, Slice
 from scriba.testing.sim.plays.compacting import MEANS, append, compact, look
@@ -401,3 +403,30 @@ async def test_a_start_puts_a_finished_segment_in_the_place_of_its_sources(
     assert [offset for offset, *_ in await pairs(shelf, log)] == [2, 3, 4, 5]
     assert len(shelf.files(".log")) == 3
     assert "00000000000000000002.log" not in shelf.files(".log")
+
+
+@pytest.mark.parametrize("turn", range(1, 4))
+async def test_a_search_by_time_beside_a_swap_finds_the_record_and_no_damage(
+    shelf: Shelf, turn: int
+) -> None:
+    """What was looked up of the segment that left says nothing of the one in its place."""
+    shelf.settings = COMPACTED.replace(segment_bytes=40_000)
+    log = shelf.open()
+    for n in range(200):
+        append(log, [(f"k{n % 3}", "x" * (50 + n % 40))], shelf.later(10))
+    log.roll(shelf.now)
+    append(log, [("a", "v")], shelf.later(10_000))
+    await log.close()
+    log = shelf.open(recovery_point=log.end_offset, clean=True)
+    work = work_on(log, 0, 200, MEANS, bytes(16), shelf.now)
+    (rewritten,) = (step for step in clean(shelf.disk, work) if isinstance(step, Rewritten))
+    await log.compaction.sync(rewritten)
+    turns = shelf.after_offload(
+        turn,
+        lambda: log.compaction.swap(rewritten, log.compaction.generation, shelf.now.mono_ms),
+    )
+    found = await log.offset_for_timestamp(shelf.now.wall_ms - 10_500)
+    assert len(turns) >= turn
+    assert log.failure is None
+    assert found is not None
+    assert found.offset == 197

@@ -3,7 +3,6 @@
 
 import asyncio
 import errno
-from collections.abc import Callable
 from typing import Any, Never
 
 import pytest
@@ -102,27 +101,9 @@ async def test_a_restarted_log_knows_the_age_of_its_segments(shelf: Shelf) -> No
     assert f"{20:020}.log" not in read, "only what is to be deleted is confirmed"
 
 
-def after_offload(
-    shelf: Shelf, monkeypatch: pytest.MonkeyPatch, turn: int, then: Callable[[], object]
-) -> list[int]:
-    """Has `then` called when work off the loop is done for the `turn`th time."""
-    run = shelf.offload.run
-    turns: list[int] = []
-
-    async def watched(work: Callable[..., Any], *args: Any, **more: Any) -> Any:
-        found = await run(work, *args, **more)
-        turns.append(len(turns) + 1)
-        if len(turns) == turn:
-            then()
-        return found
-
-    monkeypatch.setattr(shelf.offload, "run", watched)
-    return turns
-
-
 @pytest.mark.parametrize("turn", range(1, 5))
 async def test_retention_beside_a_compaction_deletes_nothing_that_is_young(
-    shelf: Shelf, monkeypatch: pytest.MonkeyPatch, turn: int
+    shelf: Shelf, turn: int
 ) -> None:
     """Three old segments become one while their age is looked up: what was the third is young."""
     policy = TopicSettings(
@@ -146,9 +127,7 @@ async def test_retention_beside_a_compaction_deletes_nothing_that_is_young(
     (rewritten,) = (step for step in clean(shelf.disk, work) if isinstance(step, Rewritten))
     assert rewritten.replaced == (0, 1, 2)
     await log.compaction.sync(rewritten)
-    turns = after_offload(
-        shelf,
-        monkeypatch,
+    turns = shelf.after_offload(
         turn,
         lambda: log.compaction.swap(rewritten, log.compaction.generation, shelf.now.mono_ms),
     )
@@ -159,15 +138,14 @@ async def test_retention_beside_a_compaction_deletes_nothing_that_is_young(
 
 @pytest.mark.parametrize("turn", range(1, 6))
 async def test_retention_leaves_a_log_alone_that_begins_anew_meanwhile(
-    shelf: Shelf, monkeypatch: pytest.MonkeyPatch, turn: int
+    shelf: Shelf, turn: int
 ) -> None:
     """A follower is told where its leader's log begins now while its own is looked at."""
     log = segments(shelf, retention_ms=HOUR)
     await log.close()
     log = shelf.open(settings=log.settings, recovery_point=51, clean=True)
     shelf.later(2 * HOUR)
-    turns = after_offload(
-        shelf, monkeypatch, turn, lambda: log.truncation.truncate_fully(1000, shelf.now)
+    turns = shelf.after_offload(turn, lambda: log.truncation.truncate_fully(1000, shelf.now)
     )
     await log.truncation.retention(shelf.now, 51)
     assert len(turns) >= turn
