@@ -525,10 +525,8 @@ class Log:
             return EMPTY
         try:
             return self._segments.read(offset, max_bytes, bound, self.end_offset, min_one)
-        except Damaged as damage:
-            raise self.fail(str(damage), device=False) from None
-        except OSError as error:
-            raise self.fail(f"cannot be read: {error}", device=True) from error
+        except (Damaged, OSError) as error:
+            raise self.unreadable(error) from error
 
     async def steadily(self, read: Callable[[], Awaitable[T]]) -> T:
         """What `read` finds that takes several steps, asked anew where the log has changed
@@ -586,8 +584,8 @@ class Log:
         """Transactions whose records a reader of [start, end), or of a slice of it, leaves out."""
         try:
             return self._segments.aborted(start_offset, end_offset, read)
-        except OSError as error:
-            raise self.fail(f"cannot be read: {error}", device=True) from error
+        except (Damaged, OSError) as error:
+            raise self.unreadable(error) from error
 
     def active_producers(self) -> list[ActiveProducer]:
         return self.producers.active()

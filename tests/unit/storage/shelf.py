@@ -220,7 +220,7 @@ class Shelf:
                 then()
             return found
 
-        self.offload.run = watched  # type: ignore[method-assign]
+        self.offload.run = watched  # type: ignore[assignment, method-assign]
         return turns
 
     def files(self, suffix: str = "") -> list[str]:

@@ -9,7 +9,7 @@ import pytest
 
 from scriba.errors import ErrorCode, KafkaError
 from scriba.settings import TopicSettings
-from scriba.storage.results import NoRoom, storage_error
+from scriba.storage.results import Failure, NoRoom, storage_error
 from tests.unit.storage.shelf import Shelf
 
 
@@ -347,6 +347,26 @@ async def test_damage_found_by_a_reader_takes_the_log_out_of_use_but_not_its_byt
         shelf.append(log)
     assert path.read_bytes() == data
     assert (await shelf.headers(log, 0, bound=1))[0].base_offset == 0
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])
+async def test_a_read_for_which_no_file_may_be_opened_costs_nothing_but_this_read(
+    shelf: Shelf, number: int
+) -> None:
+    told: list[Failure] = []
+    log = shelf.open(on_failure=lambda log, failure: told.append(failure))
+    for _ in range(100):
+        shelf.append(log)
+    await log.flush()
+    log.close_if_idle(even_if_busy=True)
+    shelf.disk.unopened = {".log": number}
+    with pytest.raises(NoRoom):
+        await shelf.read(log, 0)
+    with pytest.raises(NoRoom):
+        await log.offset_for_timestamp(0)
+    shelf.disk.unopened = {}
+    assert (told, log.failure) == ([], None)
+    assert len(await shelf.consume(log)) == 100
 
 
 async def test_closing_leaves_nothing_to_read_for_the_next_start(shelf: Shelf) -> None:

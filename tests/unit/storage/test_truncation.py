@@ -145,8 +145,7 @@ async def test_retention_leaves_a_log_alone_that_begins_anew_meanwhile(
     await log.close()
     log = shelf.open(settings=log.settings, recovery_point=51, clean=True)
     shelf.later(2 * HOUR)
-    turns = shelf.after_offload(turn, lambda: log.truncation.truncate_fully(1000, shelf.now)
-    )
+    turns = shelf.after_offload(turn, lambda: log.truncation.truncate_fully(1000, shelf.now))
     await log.truncation.retention(shelf.now, 51)
     assert len(turns) >= turn
     assert (log.start_offset, log.segment_count, log.failure) == (1000, 1, None)
