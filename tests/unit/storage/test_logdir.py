@@ -1,3 +1,4 @@
+# ruff: noqa: ASYNC110
 """A log directory: whose it is, how it was left, and what it survives."""
 
 import asyncio
@@ -278,6 +279,35 @@ async def test_truncations_cut_their_files_together_and_off_the_loop(
         found = await log_in(shelf, directory, partition)
         assert (found.end_offset, found.failure) == (log.end_offset, None)
     directory.release()
+
+
+async def test_a_truncation_that_is_called_off_leaves_no_file_longer_than_its_log(
+    shelf: Shelf,
+) -> None:
+    """The shutdown that called it off is a clean one: the next start believes what it finds."""
+    directory = await ready(shelf)
+    logs = [await log_in(shelf, directory, partition) for partition in range(2)]
+    for log in logs:
+        for _ in range(10):
+            shelf.append(log)
+        await log.flush()
+    truncating = asyncio.create_task(directory.truncate_all(dict.fromkeys(logs, 4), shelf.now))
+    while logs[0].end_offset != 4:
+        await asyncio.sleep(0)
+    for _ in range(2):
+        truncating.cancel()
+        await asyncio.sleep(0)
+    await asyncio.wait([truncating])
+    assert truncating.cancelled()
+    await directory.close()
+    directory = await ready(shelf)
+    assert directory.clean
+    for partition in range(2):
+        log = await log_in(shelf, directory, partition)
+        assert (log.end_offset, log.failure) == (4, None)
+        shelf.append(log, epoch=5)
+        assert [each.offset for each in await shelf.consume(log)] == [0, 1, 2, 3, 4]
+    await directory.close()
 
 
 async def test_a_device_that_does_not_cut_files_is_offline(

@@ -18,10 +18,10 @@ is refused (`NoRoom`), and whoever asked may ask again.
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from errno import ENOENT
-from typing import Final
+from typing import Any, Final
 
 from scriba.config import StartError
 from scriba.errors import KafkaError
@@ -594,6 +594,27 @@ class LogDir:
             }
             if compacted:
                 await self.checkpoint_compacted(self.compacted | compacted)
+        await _to_its_end(self._cut_off(offsets, cut, wholly, now))
+        waiting = iter(cut)
+
+        async def sync_in_turn() -> None:
+            for log in waiting:
+                await log.sync()
+
+        await asyncio.gather(*(sync_in_turn() for _ in range(min(len(cut), _SYNCED_AT_ONCE))))
+
+    async def _cut_off(
+        self,
+        offsets: Mapping[Log, int],
+        cut: Mapping[Log, int],
+        wholly: Collection[Log],
+        now: Instant,
+    ) -> None:
+        """Truncates in memory, and cuts the files.
+
+        Nobody may be called off in between: a shutdown would count as clean, and the next start
+        believe files that were never cut.
+        """
         cuts: list[Cut] = []
         for log, at in offsets.items():
             if log in wholly:
@@ -606,13 +627,6 @@ class LogDir:
                 await self._offload.run(cut_files, self._disk, cuts)
             except OSError as error:
                 raise next(iter(cut)).truncation.not_cut(error) from error
-        waiting = iter(cut)
-
-        async def sync_in_turn() -> None:
-            for log in waiting:
-                await log.sync()
-
-        await asyncio.gather(*(sync_in_turn() for _ in range(min(len(cut), _SYNCED_AT_ONCE))))
 
     def _lowered(self, log: Log, offset: int, wholly: bool) -> int:
         """The recovery point for a log that is to be truncated to `offset`."""
@@ -872,6 +886,22 @@ class LogDir:
 
 def _name_of(log: Log) -> PartitionName:
     return PartitionName(log.topic, log.partition)
+
+
+async def _to_its_end(work: Coroutine[Any, Any, None]) -> None:
+    """Does the work to its end. A caller that is called off meanwhile learns of that afterwards."""
+    task = asyncio.ensure_future(work)
+    called_off: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError as error:
+            called_off = error
+    if called_off is not None:
+        if not task.cancelled():
+            task.exception()  # the log that could not be cut has told of it
+        raise called_off
+    task.result()
 
 
 async def _formatted(offsets: Mapping[PartitionName, int]) -> bytes:
