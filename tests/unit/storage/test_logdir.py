@@ -210,6 +210,28 @@ async def test_a_truncation_lowers_the_recovery_point_first(shelf: Shelf) -> Non
     directory.release()
 
 
+async def test_a_checkpoint_beside_a_truncation_does_not_raise_the_recovery_point_again(
+    shelf: Shelf,
+) -> None:
+    directory = await ready(shelf)
+    log = await log_in(shelf, directory)
+    for _ in range(10):
+        shelf.append(log)
+    await log.flush()
+    await directory.checkpoint()
+    checkpoints: list[asyncio.Task[None]] = []
+    shelf.after_offload(1, lambda: checkpoints.append(asyncio.create_task(directory.checkpoint())))
+    await directory.truncate(log, 4, shelf.now)
+    (checkpoint,) = checkpoints  # as the lowered one was written
+    await checkpoint
+    assert log.end_offset == 4
+    directory.release()  # killed
+    directory = await ready(shelf)
+    log = await log_in(shelf, directory)
+    assert (log.end_offset, log.failure) == (4, None)
+    await directory.close()
+
+
 @pytest.mark.parametrize("cut_fails", [False, True])
 async def test_a_truncation_discards_what_the_cleaner_noted_above_it(
     shelf: Shelf, monkeypatch: pytest.MonkeyPatch, cut_fails: bool

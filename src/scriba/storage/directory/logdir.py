@@ -107,6 +107,8 @@ class LogDir:
         self._on_refused = on_refused
         self._recovery_points: dict[PartitionName, int] = {}
         """As the file on disk has them, or will once the writes under way are done."""
+        self._truncating: dict[PartitionName, int] = {}
+        """How far the recovery points of logs may go that are being truncated."""
         self._log_starts: dict[PartitionName, int] = {}
         self._cut: set[PartitionName] = set()
         """Logs whose tail was cut off when they were opened, which may not be on the device."""
@@ -542,9 +544,7 @@ class LogDir:
         if compacted is not None:
             await self.checkpoint_compacted(self.compacted | {name: compacted})
         await self.checkpoint_high_watermarks(self.high_watermarks | {name: high_watermark})
-        if log.failure is None:
-            flushed = {name: log.flushed_offset}
-            await self._write_recovery_points(self._recovery_points | flushed)
+        await self._raise_recovery_points((log,))
 
     async def adopt_future(self, entry: str, name: PartitionName) -> None:
         """Gives a replica the partition's name whose change of directories was interrupted."""
@@ -584,24 +584,33 @@ class LogDir:
         """
         cut = {log: at for log, at in offsets.items() if at < log.end_offset or log in wholly}
         lowered = {_name_of(log): self._lowered(log, at, log in wholly) for log, at in cut.items()}
-        if lowered:
-            self._recovery_points = self._recovery_points | lowered
-            await self._write(RECOVERY_POINTS, self._recovery_points)
-            compacted = {
-                _name_of(log): lowered[_name_of(log)]
-                for log, at in cut.items()
-                if self.compacted.get(_name_of(log), 0) > at
-            }
-            if compacted:
-                await self.checkpoint_compacted(self.compacted | compacted)
-        await _to_its_end(self._cut_off(offsets, cut, wholly, now))
-        waiting = iter(cut)
+        self._truncating.update(lowered)
+        try:
+            if lowered:
+                await self._lower(cut, lowered)
+            await _to_its_end(self._cut_off(offsets, cut, wholly, now))
+            waiting = iter(cut)
 
-        async def sync_in_turn() -> None:
-            for log in waiting:
-                await log.sync()
+            async def sync_in_turn() -> None:
+                for log in waiting:
+                    await log.sync()
 
-        await asyncio.gather(*(sync_in_turn() for _ in range(min(len(cut), _SYNCED_AT_ONCE))))
+            await asyncio.gather(*(sync_in_turn() for _ in range(min(len(cut), _SYNCED_AT_ONCE))))
+        finally:
+            for name in lowered:
+                self._truncating.pop(name, None)
+
+    async def _lower(self, cut: Mapping[Log, int], lowered: Mapping[PartitionName, int]) -> None:
+        """Has no checkpoint tell more of these logs than will be left of them."""
+        self._recovery_points = {**self._recovery_points, **lowered}
+        await self._write(RECOVERY_POINTS, self._recovery_points)
+        compacted = {
+            _name_of(log): lowered[_name_of(log)]
+            for log, at in cut.items()
+            if self.compacted.get(_name_of(log), 0) > at
+        }
+        if compacted:
+            await self.checkpoint_compacted(self.compacted | compacted)
 
     async def _cut_off(
         self,
@@ -642,15 +651,16 @@ class LogDir:
         """Swaps a compacted segment in, once recovery will not look at what it replaces.
 
         Stale where the log was deleted meanwhile: what the checkpoints say is of the next one of
-        its name by then.
+        its name by then. And where it is being truncated: recovery would look.
         """
         await log.flush(rewritten.end_offset)
         name = _name_of(log)
         if self.logs.get(name) is not log:
             raise Stale
         if self._recovery_points.get(name, 0) < rewritten.end_offset:
-            flushed = {name: log.flushed_offset}
-            await self._write_recovery_points(self._recovery_points | flushed)
+            await self._raise_recovery_points((log,))
+        if self._recovery_points.get(name, 0) < rewritten.end_offset:
+            raise Stale
         await log.take_compacted(rewritten, generation, now)
 
     def begin_deletion(self, log: Log) -> None:
@@ -725,15 +735,21 @@ class LogDir:
                 with suppress(KafkaError):  # the log has said so, and its directory with it
                     await log.flush(log.sealed_offset)
         await self.checkpoint_starts()
-        await self._write_recovery_points(self._recovery_points | self._flushed())
+        await self._raise_recovery_points(self.logs.values())
 
-    def _flushed(self) -> dict[PartitionName, int]:
-        """How far each log is flushed, but for those that failed: what was promised of them stays.
+    async def _raise_recovery_points(self, logs: Iterable[Log]) -> None:
+        """Writes down how far these logs are flushed.
 
-        One that was found damaged ends before it. With that end as its recovery point, the next
-        start would take the damage for a tail that was never flushed, and cut it off.
+        But for those that failed: one that was found damaged ends before what was promised of it.
+        With that end as its recovery point, the next start would take the damage for a tail that
+        was never flushed, and cut it off. And not beyond what is left by a truncation under way.
         """
-        return {n: log.flushed_offset for n, log in self.logs.items() if log.failure is None}
+        flushed = {}
+        for log in logs:
+            if log.failure is None:
+                name, at = _name_of(log), log.flushed_offset
+                flushed[name] = min(at, self._truncating.get(name, at))
+        await self._write_recovery_points(self._recovery_points | flushed)
 
     async def checkpoint_starts(self) -> None:
         """Only a start that lies inside a segment needs a line: the others are file names."""
