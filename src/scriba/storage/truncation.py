@@ -206,7 +206,9 @@ class Truncation:
             self._segments.begin(offset, now.wall_ms)
             self._log.start_offset = offset
             self._log.epochs.clear()
-            self._end_at(offset, now)
+            # What is known of producers is of records that are gone, open transactions included.
+            self._snapshots.delete_above(-1)
+            self._end_at(offset, now, Producers())
         except OSError as error:
             raise self.not_cut(error) from error
 
@@ -218,9 +220,11 @@ class Truncation:
         self._durability.truncated(end_offset)
         log.epochs.truncate_end(end_offset)
         self._snapshots.delete_above(end_offset)
-        log.producers = producers or producers_at(
-            self._disk, self._segments.from_offset(0), self._snapshots, end_offset, now.wall_ms
-        )
+        if producers is None:
+            producers = producers_at(
+                self._disk, self._segments.from_offset(0), self._snapshots, end_offset, now.wall_ms
+            )
+        log.producers = producers
 
     # ---- all of it ----
 

@@ -292,6 +292,36 @@ async def test_a_log_can_be_emptied_and_go_on_elsewhere(shelf: Shelf) -> None:
     assert (log.start_offset, log.end_offset) == (5, 5)
 
 
+async def test_a_log_that_begins_anew_has_no_transaction_of_before(shelf: Shelf) -> None:
+    """Its leader's retention took the records of that one, so that no marker comes to end it."""
+    log = shelf.open()
+    data = shelf.batch(1, producer_id=7, producer_epoch=0, base_sequence=0, transactional=True)
+    shelf.append_batch(log, data)
+    await log.close()
+    log = shelf.open(recovery_point=1, clean=True)
+    assert log.last_stable_offset(1) == 0
+    log.truncation.truncate_fully(1000, shelf.now)
+    shelf.append(log)
+    assert log.last_stable_offset(1001) == 1001
+    assert log.active_producers() == []
+    assert shelf.files(".snapshot") == []
+    await log.close()
+    log = shelf.open(recovery_point=1001, clean=True)
+    assert log.last_stable_offset(1001) == 1001
+
+
+async def test_producers_that_were_found_off_the_loop_are_not_looked_for_on_it(
+    shelf: Shelf,
+) -> None:
+    log = shelf.open()
+    for _ in range(100):
+        shelf.append(log)  # by no producer that has an id
+    producers = await log.truncation.producers_at(90, shelf.now)
+    assert producers is not None
+    log.truncation.shorten(90, shelf.now, producers)
+    assert log.producers is producers
+
+
 async def test_a_flush_that_began_before_a_truncation_promises_nothing(shelf: Shelf) -> None:
     log = shelf.open()
     shelf.append(log, 10)
