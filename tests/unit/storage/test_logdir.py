@@ -16,13 +16,14 @@ import pytest
 from scriba.config import StartError
 from scriba.errors import ErrorCode, KafkaError
 from scriba.settings import TopicSettings
-from scriba.storage.compaction.cleaner import Rewritten
-from scriba.storage.compaction.log import Stale
+from scriba.storage.compaction.cleaner import Rewritten, clean
+from scriba.storage.compaction.log import Stale, work_on
 from scriba.storage.directory.checkpoints import parse_offsets
 from scriba.storage.directory.logdir import LogDir
 from scriba.storage.directory.names import PartitionName
 from scriba.storage.log import Log
 from scriba.storage.results import NoRoom
+from scriba.testing.sim.plays.compacting import MEANS, append
 from tests.unit.storage.shelf import FaultyFile, Shelf
 
 SETTINGS = TopicSettings(segment_bytes=4000)
@@ -563,6 +564,70 @@ async def test_a_directory_that_vanished_is_a_failed_one_and_is_not_made_anew(
     assert shelf.root.exists() == replaced
     assert not replaced or not names(shelf)
     directory.release()
+
+
+class Held:
+    """Replacements of files wait until they are let go."""
+
+    def __init__(self, shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.go = asyncio.Event()
+        self._replace = shelf.disk.write_atomic
+        monkeypatch.setattr(shelf.disk, "write_atomic", self.write_atomic)
+
+    async def write_atomic(self, path: str, data: bytes) -> None:
+        await self.go.wait()
+        await self._replace(path, data)
+
+
+async def test_a_new_start_that_another_is_just_writing_is_waited_for(
+    shelf: Shelf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The job, say, and a DeleteRecords that is answered once its start is on disk."""
+    directory = await ready(shelf)
+    log = await log_in(shelf, directory)
+    shelf.append(log, 10)
+    log.delete_records_to(5)
+    held = Held(shelf, monkeypatch)
+    both = [asyncio.create_task(directory.checkpoint_starts()) for _ in range(2)]
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert [each.done() for each in both] == [False, False]
+    held.go.set()
+    await asyncio.gather(*both)
+    path = shelf.root / "log-start-offset-checkpoint"
+    assert parse_offsets(path.read_bytes()) == {PartitionName("t", 0): 5}
+    path.unlink()
+    await directory.checkpoint_starts()
+    assert not path.exists(), "what is written is not written again"
+    await directory.close()
+
+
+async def test_a_compacted_segment_waits_for_a_recovery_point_that_another_is_just_writing(
+    shelf: Shelf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = await ready(shelf)
+    settings = SETTINGS.replace(cleanup_policy=("compact",))
+    log = await directory.open_log("t", 0, None, settings, shelf.now)
+    for n in range(10):
+        append(log, [("k", f"{n}")], shelf.now)
+    log.roll(shelf.now)
+    append(log, [("a", "v")], shelf.now)
+    await log.flush()
+    work = work_on(log, 0, 10, MEANS, bytes(16), shelf.now)
+    (rewritten,) = (step for step in clean(shelf.disk, work) if isinstance(step, Rewritten))
+    held = Held(shelf, monkeypatch)
+    checkpoint = asyncio.create_task(directory.checkpoint())
+    for _ in range(10):
+        await asyncio.sleep(0)
+    taking = asyncio.create_task(
+        directory.take_compacted(log, rewritten, log.compaction.generation, shelf.now)
+    )
+    await asyncio.wait([taking], timeout=0.1)
+    assert not shelf.files(".deleted")
+    held.go.set()
+    await asyncio.gather(checkpoint, taking)
+    assert [each.value for each in await shelf.consume(log)] == [b"9", b"v"]
+    await directory.close()
 
 
 async def test_a_log_without_files_is_deleted_without_a_trace(shelf: Shelf) -> None:

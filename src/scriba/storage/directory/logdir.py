@@ -32,6 +32,7 @@ from scriba.settings import TopicSettings
 from scriba.storage.compaction.cleaner import Rewritten
 from scriba.storage.compaction.log import Stale
 from scriba.storage.directory.checkpoints import (
+    CHECKPOINTS,
     CLEANER_OFFSETS,
     HIGH_WATERMARKS,
     LOG_STARTS,
@@ -114,8 +115,8 @@ class LogDir:
         """Logs whose tail was cut off when they were opened, which may not be on the device."""
         self._left_clean: set[str] = set()
         """Directories of logs that nobody has opened since a clean shutdown."""
-        self._unwritten: set[str] = set()
-        """Checkpoints that a full disk did not take."""
+        self._written: dict[str, Mapping[PartitionName, int]] = {}
+        """What each checkpoint on disk is known to say, while nobody writes it."""
         self._newest: dict[str, Mapping[PartitionName, int]] = {}
         """What each checkpoint is to say, or says already."""
         self._names = GroupCommit(lambda: disk.sync_dir(path))
@@ -174,10 +175,11 @@ class LogDir:
                 self.broker_epoch = int(json.loads(disk.read(marker))["brokerEpoch"])
         if (found := disk.marked(f"{path}/{LAST_RUN}")) is not None:
             self.last_run = LastRun.decode(found)
-        self._recovery_points = read_offsets(disk, f"{path}/{RECOVERY_POINTS}")
-        self._log_starts = read_offsets(disk, f"{path}/{LOG_STARTS}")
-        self.high_watermarks = read_offsets(disk, f"{path}/{HIGH_WATERMARKS}")
-        self.compacted = read_offsets(disk, f"{path}/{CLEANER_OFFSETS}")
+        self._written = {file: read_offsets(disk, f"{path}/{file}") for file in CHECKPOINTS}
+        self._recovery_points = dict(self._written[RECOVERY_POINTS])
+        self._log_starts = dict(self._written[LOG_STARTS])
+        self.high_watermarks = dict(self._written[HIGH_WATERMARKS])
+        self.compacted = dict(self._written[CLEANER_OFFSETS])
 
     def check_owner(self, cluster_id: str, node_id: int) -> None:
         """StartError when the directory is another cluster's or another node's."""
@@ -603,7 +605,7 @@ class LogDir:
     async def _lower(self, cut: Mapping[Log, int], lowered: Mapping[PartitionName, int]) -> None:
         """Has no checkpoint tell more of these logs than will be left of them."""
         self._recovery_points = {**self._recovery_points, **lowered}
-        await self._write(RECOVERY_POINTS, self._recovery_points)
+        await self._save(RECOVERY_POINTS, self._recovery_points)
         compacted = {
             _name_of(log): lowered[_name_of(log)]
             for log, at in cut.items()
@@ -659,6 +661,8 @@ class LogDir:
             raise Stale
         if self._recovery_points.get(name, 0) < rewritten.end_offset:
             await self._raise_recovery_points((log,))
+        else:
+            await self._save(RECOVERY_POINTS, self._recovery_points)
         if self._recovery_points.get(name, 0) < rewritten.end_offset:
             raise Stale
         await log.take_compacted(rewritten, generation, now)
@@ -760,25 +764,28 @@ class LogDir:
         await self._write_log_starts(starts)
 
     async def checkpoint_high_watermarks(self, values: Mapping[PartitionName, int]) -> None:
-        marks = dict(values)
-        if marks != self.high_watermarks or HIGH_WATERMARKS in self._unwritten:
-            self.high_watermarks = marks
-            await self._write(HIGH_WATERMARKS, marks)
+        self.high_watermarks = dict(values)
+        await self._save(HIGH_WATERMARKS, self.high_watermarks)
 
     async def checkpoint_compacted(self, offsets: dict[PartitionName, int]) -> None:
-        if offsets != self.compacted or CLEANER_OFFSETS in self._unwritten:
-            self.compacted = offsets
-            await self._write(CLEANER_OFFSETS, offsets)
+        self.compacted = offsets
+        await self._save(CLEANER_OFFSETS, offsets)
 
     async def _write_log_starts(self, starts: dict[PartitionName, int]) -> None:
-        if starts != self._log_starts or LOG_STARTS in self._unwritten:
-            self._log_starts = starts
-            await self._write(LOG_STARTS, starts)
+        self._log_starts = starts
+        await self._save(LOG_STARTS, starts)
 
     async def _write_recovery_points(self, points: dict[PartitionName, int]) -> None:
-        if points != self._recovery_points or RECOVERY_POINTS in self._unwritten:
-            self._recovery_points = points
-            await self._write(RECOVERY_POINTS, points)
+        self._recovery_points = points
+        await self._save(RECOVERY_POINTS, points)
+
+    async def _save(self, file: str, offsets: Mapping[PartitionName, int]) -> None:
+        """Returns when a checkpoint on disk says this, or what others want it to say by then.
+
+        Also where it is what another is just about to write: a caller may have promised it.
+        """
+        if self._written.get(file) != offsets:
+            await self._write(file, offsets)
 
     async def _write(self, file: str, offsets: Mapping[PartitionName, int]) -> None:
         """Replaces a checkpoint; thousands of lines are formatted in slices of the loop.
@@ -786,6 +793,7 @@ class LogDir:
         Whoever comes meanwhile with newer offsets for the same file has those written by both:
         nothing older ever takes the place of something newer.
         """
+        self._written.pop(file, None)
         self._newest[file] = offsets
         content = await _formatted(offsets)
         while self._newest[file] is not offsets:
@@ -793,14 +801,14 @@ class LogDir:
             content = await _formatted(offsets)
         try:
             await self._disk.write_atomic(f"{self.path}/{file}", content)
-            self._unwritten.discard(file)
         except OSError as error:
             if error.errno in FULL:
                 # What stands there is older, never wrong; the next pass writes it anew.
-                self._unwritten.add(file)
                 raise self._refused(f"{file} cannot be written", error) from error
             self._fail(f"{file}: {error}")
             raise self._error() from error
+        if self._newest[file] is offsets:
+            self._written[file] = offsets
 
     # ---- full, failing and closing ----
 
