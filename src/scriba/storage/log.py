@@ -618,10 +618,16 @@ class Log:
             self._durability.hurried = False
 
     def _sync_failed(self, error: OSError) -> KafkaError:
-        """What the device has of a file whose sync failed nobody knows, so there is no second try.
-        For want of room it is this file alone: those of other logs say so by their own syncs."""
+        """What the device has of the file nobody knows now, so there is no second try."""
+        return self.in_doubt("cannot be flushed", error)
+
+    def in_doubt(self, what: str, error: OSError) -> KafkaError:
+        """Takes the log out of use of whose files nobody knows how they are; the error to raise.
+
+        For want of room it is this log alone: others tell by themselves.
+        """
         full = error.errno in FULL
-        return self.fail(f"cannot be flushed: {error}", not full, ROOM_AND_START if full else "")
+        return self.fail(f"{what}: {error}", not full, ROOM_AND_START if full else "")
 
     def fail(self, why: str, device: bool, remedy: str = "") -> KafkaError:
         """Takes the log out of use for good, except for reading; the error to raise."""
@@ -724,5 +730,4 @@ class Log:
             if self.failure is not None:
                 raise Stale from None
             # Between two names only this log is in doubt, and another start sorts it out.
-            why, full = f"cannot take a compacted segment: {error}", error.errno in FULL
-            raise self.fail(why, not full, ROOM_AND_START if full else "") from error
+            raise self.in_doubt("cannot take a compacted segment", error) from error

@@ -7,8 +7,9 @@ in one step, and what is left of it is a log as any other.
 """
 
 import logging
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 from scriba.errors import ErrorCode, KafkaError
@@ -20,7 +21,7 @@ from scriba.storage.durability import Durability
 from scriba.storage.producers.snapshots import Snapshots
 from scriba.storage.producers.state import Producers
 from scriba.storage.recovery.load import producers_at
-from scriba.storage.results import FULL, Failure, storage_error
+from scriba.storage.results import FULL, Failure, NoRoom, storage_error
 from scriba.storage.retention import Reason, SegmentFacts, before_start, over_size
 from scriba.storage.segments.cut import Cut, cut_files
 from scriba.storage.segments.not_resident import settled
@@ -147,22 +148,29 @@ class Truncation:
         try:
             end = self._log.end_offset
             await settled(lambda: self._segments.read(offset, 0, end, end, True))
-            kept = [each for each in self._segments.from_offset(0) if each.base_offset <= offset]
-            _, end = kept[-1].seek(offset)
-            known = [each for each in self._snapshots.offsets if each <= end]
-            snapshots = Snapshots(self._disk, self._snapshots.directory, known)
-            return await self._offload.run(
-                producers_at, self._disk, kept, snapshots, end, now.wall_ms
-            )
+            segment = self._segments.from_offset(offset)[0]
+            _, end = segment.seek(offset)
+            return await self._offload.run(self._producers_before(end, now))
         except (OSError, Damaged):
             return None
 
+    def _producers_before(self, end_offset: int, now: Instant) -> Callable[[], Producers]:
+        """What finds the producers as of `end_offset`; it changes nothing in memory."""
+        kept = [each for each in self._segments if each.base_offset <= end_offset]
+        known = [each for each in self._snapshots.offsets if each <= end_offset]
+        snapshots = Snapshots(self._disk, self._snapshots.directory, known)
+        return partial(producers_at, self._disk, kept, snapshots, end_offset, now.wall_ms)
+
     def truncate_to(self, offset: int, now: Instant, producers: Producers | None = None) -> bool:
-        """As `shorten`, and cuts the files at once: waits for the device."""
+        """As `shorten`, and cuts the files at once: waits for the device.
+
+        Nobody comes again: for want of room, too, the log is out of use then.
+        """
         before = self._log.end_offset
-        cuts = self.shorten(offset, now, producers)
         try:
-            cut_files(self._disk, cuts)
+            cut_files(self._disk, self.shorten(offset, now, producers))
+        except NoRoom as refused:
+            raise self._given_up(refused) from refused
         except OSError as error:
             raise self.not_cut(error) from error
         return offset < before
@@ -177,42 +185,74 @@ class Truncation:
         Only whole batches go or stay: a batch that `offset` lies in goes. The recovery point on
         disk must be below the new end before; the cuts and then `sync` must come between this and
         the next append, or a power cut could mix old and new: `LogDir.truncate` sees to all that.
+        NoRoom: nothing has changed.
         """
         if offset >= self._log.end_offset:
             # A leader may have begun an epoch here without writing a record of it.
             self._log.epochs.truncate_end(self._log.end_offset)
             return ()
         if offset < self._segments.first_offset:
-            self.truncate_fully(offset, now)
+            self.begin_anew(offset, now)
             return ()
+        segment = self._segments.from_offset(offset)[0]
+        with self._unchanged():
+            position, end = segment.seek(offset)
+            if producers is None:
+                producers = self._producers_before(end, now)()
         try:
             self._schedule_deletion(self._segments.drop_after(offset), now)
-            segment = self._segments.active
-            position, end = segment.seek(offset)
             cuts = segment.truncate(position, end)
-            self._end_at(end, now, producers)
+            self._end_at(end, producers)
         except OSError as error:
             raise self.not_cut(error) from error
         return cuts
 
+    @contextmanager
+    def _unchanged(self) -> Iterator[None]:
+        """For what a truncation does before it changes anything: for want of room it is refused,
+        and whoever asked may ask again."""
+        try:
+            yield
+        except OSError as error:
+            if error.errno in FULL:
+                raise self._log.refused("cannot be truncated", error) from error
+            raise self.not_cut(error) from error
+
     def not_cut(self, error: OSError) -> KafkaError:
         """Nobody knows how long the files are: the log is of no use any more."""
-        return self._log.fail(f"cannot be truncated: {error}", device=True)
+        return self._log.in_doubt("cannot be truncated", error)
+
+    def _given_up(self, refused: NoRoom) -> KafkaError:
+        assert isinstance(refused.__cause__, OSError)
+        return self.not_cut(refused.__cause__)
 
     def truncate_fully(self, offset: int, now: Instant) -> None:
-        """Removes everything; the log goes on at `offset`, empty."""
+        """As `begin_anew`; nobody comes again, as in `truncate_to`."""
         try:
-            self._schedule_deletion(self._segments.clear(), now)
-            self._segments.begin(offset, now.wall_ms)
+            self.begin_anew(offset, now)
+        except NoRoom as refused:
+            raise self._given_up(refused) from refused
+
+    def begin_anew(self, offset: int, now: Instant) -> None:
+        """Removes everything; the log goes on at `offset`, empty. NoRoom: nothing has changed."""
+        segment = self._segments.new(offset, now.wall_ms)
+        named_alike = offset in self._segments
+        with self._unchanged():
+            if not named_alike:
+                segment.create()
+        try:
+            self._schedule_deletion(self._segments.begin_anew(segment), now)
+            if named_alike:
+                segment.create()
             self._log.start_offset = offset
             self._log.epochs.clear()
             # What is known of producers is of records that are gone, open transactions included.
             self._snapshots.delete_above(-1)
-            self._end_at(offset, now, Producers())
+            self._end_at(offset, Producers())
         except OSError as error:
             raise self.not_cut(error) from error
 
-    def _end_at(self, end_offset: int, now: Instant, producers: Producers | None = None) -> None:
+    def _end_at(self, end_offset: int, producers: Producers) -> None:
         log = self._log
         self._writer.truncated()
         log.end_offset = end_offset
@@ -220,10 +260,6 @@ class Truncation:
         self._durability.truncated(end_offset)
         log.epochs.truncate_end(end_offset)
         self._snapshots.delete_above(end_offset)
-        if producers is None:
-            producers = producers_at(
-                self._disk, self._segments.from_offset(0), self._snapshots, end_offset, now.wall_ms
-            )
         log.producers = producers
 
     # ---- all of it ----

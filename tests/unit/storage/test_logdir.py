@@ -333,6 +333,61 @@ async def test_a_truncation_that_is_called_off_leaves_no_file_longer_than_its_lo
     await directory.close()
 
 
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENOSPC])
+@pytest.mark.parametrize("wholly", [False, True])
+async def test_a_truncation_for_which_there_is_no_room_is_refused_and_can_be_asked_for_again(
+    shelf: Shelf, number: int, wholly: bool
+) -> None:
+    directory = await ready(shelf)
+    logs = [await log_in(shelf, directory, partition) for partition in range(2)]
+    for log in logs:
+        for _ in range(60):
+            shelf.append(log)
+        await log.flush()
+        log.close_if_idle(even_if_busy=True)
+    full, other = logs
+    shelf.disk.unopened = {f"t-0/{1000 if wholly else 0:020}.log": number}
+    wanted = {full: 1000 if wholly else 20, other: 50}
+    emptied = [full] if wholly else []
+    with pytest.raises(NoRoom):
+        await directory.truncate_all(wanted, shelf.now, emptied)
+    assert (full.failure, other.failure, directory.failure) == (None, None, None)
+    assert (full.end_offset, other.end_offset) == (60, 50)
+    assert (shelf.root / "t-1" / f"{other.sealed_offset:020}.log").stat().st_size < 4000
+    shelf.disk.unopened = {}
+    assert [each.offset for each in await shelf.consume(full)] == list(range(60))
+    await directory.truncate_all(wanted, shelf.now, emptied)
+    for log in logs:
+        shelf.append(log)
+    first = 1000 if wholly else 0
+    assert [each.offset for each in await shelf.consume(full)] == [*range(first, wanted[full] + 1)]
+    assert [each.offset for each in await shelf.consume(other)] == list(range(51))
+    await directory.close()
+
+
+async def test_files_that_cannot_be_cut_for_want_of_room_cost_their_logs_not_the_directory(
+    shelf: Shelf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = await ready(shelf)
+    logs = [await log_in(shelf, directory, partition) for partition in range(3)]
+    for log in logs:
+        for _ in range(10):
+            shelf.append(log)
+        await log.flush()
+
+    def refused(file: FaultyFile, size: int) -> None:
+        raise OSError(errno.ENOSPC, "no space left")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(FaultyFile, "truncate", refused)
+        with pytest.raises(KafkaError, match="cannot be truncated"):
+            await directory.truncate_all(dict.fromkeys(logs[:2], 4), shelf.now)
+    assert [log.failure is None for log in logs] == [False, False, True]
+    assert directory.failure is None
+    await directory.close()
+    assert not (shelf.root / ".kafka_cleanshutdown").exists()
+
+
 async def test_a_device_that_does_not_cut_files_is_offline(
     shelf: Shelf, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -590,14 +590,17 @@ class LogDir:
         try:
             if lowered:
                 await self._lower(cut, lowered)
-            await _to_its_end(self._cut_off(offsets, cut, wholly, now))
-            waiting = iter(cut)
+            failed: list[KafkaError] = []
+            await _to_its_end(self._cut_off(offsets, wholly, now, failed))
+            waiting = iter([log for log in cut if log.failure is None])
 
             async def sync_in_turn() -> None:
                 for log in waiting:
                     await log.sync()
 
             await asyncio.gather(*(sync_in_turn() for _ in range(min(len(cut), _SYNCED_AT_ONCE))))
+            if failed:
+                raise failed[0]
         finally:
             for name in lowered:
                 self._truncating.pop(name, None)
@@ -617,27 +620,31 @@ class LogDir:
     async def _cut_off(
         self,
         offsets: Mapping[Log, int],
-        cut: Mapping[Log, int],
         wholly: Collection[Log],
         now: Instant,
+        failed: list[KafkaError],
     ) -> None:
-        """Truncates in memory, and cuts the files.
+        """Truncates in memory, and cuts the files; `failed` tells where it could not be done.
 
         Nobody may be called off in between: a shutdown would count as clean, and the next start
-        believe files that were never cut.
+        believe files that were never cut. So one log that fails does not keep others from it.
         """
-        cuts: list[Cut] = []
+        cuts: dict[Log, Sequence[Cut]] = {}
         for log, at in offsets.items():
-            if log in wholly:
-                log.truncation.truncate_fully(at, now)
-            else:
-                producers = await log.truncation.producers_at(at, now)
-                cuts += log.truncation.shorten(at, now, producers)
-        if cuts:
             try:
-                await self._offload.run(cut_files, self._disk, cuts)
+                if log in wholly:
+                    log.truncation.begin_anew(at, now)
+                else:
+                    producers = await log.truncation.producers_at(at, now)
+                    cuts[log] = log.truncation.shorten(at, now, producers)
+            except KafkaError as error:
+                failed.append(error)
+        wanted = [cut for each in cuts.values() for cut in each]
+        if wanted:
+            try:
+                await self._offload.run(cut_files, self._disk, wanted)
             except OSError as error:
-                raise next(iter(cut)).truncation.not_cut(error) from error
+                failed += [log.truncation.not_cut(error) for log in cuts if cuts[log]]
 
     def _lowered(self, log: Log, offset: int, wholly: bool) -> int:
         """The recovery point for a log that is to be truncated to `offset`."""

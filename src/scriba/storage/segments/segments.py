@@ -218,7 +218,8 @@ class Segments:
         self.touch(old)
         return old
 
-    def _new(self, base_offset: int, now_ms: int) -> Segment:
+    def new(self, base_offset: int, now_ms: int) -> Segment:
+        """An empty segment that is not in the log yet, without files."""
         return Segment(
             self._disk,
             self._offload,
@@ -281,17 +282,21 @@ class Segments:
         self._list.insert(at, new)
         self._bases.insert(at, new.base_offset)
 
-    def clear(self) -> list[Segment]:
-        """Takes out all segments; `begin` must follow."""
-        return self._drop(0, len(self._list))
-
     def begin(self, base_offset: int, now_ms: int) -> None:
         """Adds an empty active segment."""
-        segment = self._new(base_offset, now_ms)
+        segment = self.new(base_offset, now_ms)
         segment.create()
         self._list.append(segment)
         self._bases.append(base_offset)
         self.active = segment
+
+    def begin_anew(self, segment: Segment) -> list[Segment]:
+        """Takes out all segments, for one that is active now."""
+        gone = self._drop(0, len(self._list))
+        self._list.append(segment)
+        self._bases.append(segment.base_offset)
+        self.active = segment
+        return gone
 
     def _drop(self, start: int, end: int) -> list[Segment]:
         self.changes += 1
