@@ -205,6 +205,8 @@ class Truncation:
             self._end_at(end, producers)
         except OSError as error:
             raise self.not_cut(error) from error
+        except Damaged as damage:
+            raise self._log.unreadable(damage) from damage
         return cuts
 
     @contextmanager
@@ -217,6 +219,8 @@ class Truncation:
             if error.errno in FULL:
                 raise self._log.refused("cannot be truncated", error) from error
             raise self.not_cut(error) from error
+        except Damaged as damage:
+            raise self._log.unreadable(damage) from damage
 
     def not_cut(self, error: OSError) -> KafkaError:
         """Nobody knows how long the files are: the log is of no use any more."""

@@ -206,3 +206,28 @@ async def test_many_small_batches_are_looked_at_in_parts(
     await filled(shelf)
     log = reopened(shelf)
     assert await consume(log, 0, 1 << 20) == expected()
+
+
+@pytest.mark.parametrize("cut_at", [10, 50])
+async def test_a_truncation_behind_damage_takes_the_log_out_of_use_and_none_of_its_bytes(
+    shelf: Shelf, cut_at: int
+) -> None:
+    """One before it takes the damage away. Behind it, nobody knows where a batch begins."""
+    log = shelf.open(settings=TopicSettings(segment_bytes=1 << 20, index_interval_bytes=1 << 20))
+    for _ in range(100):
+        shelf.append(log)
+    await log.flush()
+    path = shelf.directory / shelf.files(".log")[0]
+    data = bytearray(path.read_bytes())
+    size = len(data) // 100
+    data[20 * size + 16] = 7  # its magic
+    path.write_bytes(data)
+    if cut_at < 20:
+        log.truncation.truncate_to(cut_at, shelf.now)
+        assert (log.failure, log.size) == (None, cut_at * size)
+        return
+    with pytest.raises(KafkaError, match="no record batch"):
+        log.truncation.truncate_to(cut_at, shelf.now)
+    assert log.failure is not None
+    assert not log.failure.device
+    assert path.read_bytes() == data

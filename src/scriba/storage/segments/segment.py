@@ -424,11 +424,14 @@ class Segment:
     def mistrust(self, position: int) -> NotResident:
         """No batch where one should be: the index gets the first blame, then the log itself."""
         if self._repaired:
-            raise Damaged(
-                f"{self.path(LOG)} holds no record batch at {position} that goes on where the one "
-                "before it ends"
-            )
+            raise self._damaged_at(position)
         return NotResident(_Repair(self), 0, 0)
+
+    def _damaged_at(self, position: int) -> Damaged:
+        return Damaged(
+            f"{self.path(LOG)} holds no record batch at {position} that goes on where the one "
+            "before it ends"
+        )
 
     # ---- repair and truncation ----
 
@@ -479,16 +482,21 @@ class Segment:
     def seek(self, offset: int) -> tuple[int, int]:
         """Position and end offset to truncate to, so that nothing reaches `offset`.
 
-        Waits for the device.
+        Waits for the device. Damaged where batches end before the file does.
         """
         self.load_indexes()
-        start, _, _ = self.indexes.offsets.locate(offset)
-        for position, header in scan(
-            self.open_file(), start, self.size, self.base_offset, check_from=None
-        ):
-            if header.last_offset >= offset:
-                return position, min(header.base_offset, offset)
-        return self.size, offset
+        while True:
+            end, _, _ = self.indexes.offsets.locate(offset)
+            file = self.open_file()
+            for position, header in scan(file, end, self.size, self.base_offset, check_from=None):
+                if header.last_offset >= offset:
+                    return position, min(header.base_offset, offset)
+                end = position + header.size
+            if end == self.size:
+                return end, offset
+            if self._repaired:
+                raise self._damaged_at(end)
+            self.rebuild()  # as in `mistrust`
 
     def truncate(self, position: int, end_offset: int) -> list[Cut]:
         """Forgets what comes from the batch at `position` on; the files that are to be cut.
@@ -501,7 +509,8 @@ class Segment:
         start = self.rewind(end_offset)
         for at, header in scan(file, start, position, self.base_offset, check_from=None):
             self.note(at, header.size, header.base_offset, header.last_offset, header.max_timestamp)
-        assert self.size == position, "what is kept of a segment must be whole batches"
+        if self.size != position:
+            raise self._damaged_at(self.size)
         if end_offset != self.next_offset:
             self.recent.clear()  # what comes next does not follow the last batch at once
         self.next_offset = end_offset
