@@ -495,7 +495,13 @@ class Log:
         return self.producers.expire(now.wall_ms, expiration_ms)
 
     async def newest_record_ms(self) -> int:
-        """The largest timestamp of the last segment that has records, as its index tells it."""
+        """The largest timestamp of the last segment that has records, as its index tells it; -1
+        where there is none, or none that can be read."""
+        with suppress(KafkaError):  # the log has said so
+            return await self.steadily(self._newest_record_ms)
+        return -1
+
+    async def _newest_record_ms(self) -> int:
         for segment in reversed(list(self._segments)):
             if segment.size:
                 await segment.load_times()

@@ -73,7 +73,12 @@ class Truncation:
 
         Also removes files whose delay is over. `by_age` is off while the clock is in doubt.
         """
-        await self._segments.removal.sweep(now.mono_ms)
+        try:
+            await self._segments.removal.sweep(now.mono_ms)
+        except OSError as error:
+            what = "cannot remove its old segments"
+            full = error.errno in FULL
+            raise (self._log.refused if full else self._log.in_doubt)(what, error) from error
         if self._log.failure is not None:
             return []
         await self._durability.sync_snapshots()

@@ -17,6 +17,7 @@ from scriba.runtime.ports import Disk
 from scriba.settings import TopicSettings
 from scriba.storage.log import Log, Slice
 from scriba.storage.segments.not_resident import NotResident
+from scriba.testing.sim.plays.compacting import look
 from tests.unit.storage.shelf import Shelf
 
 SETTINGS = TopicSettings(segment_bytes=4000, index_interval_bytes=200)
@@ -231,3 +232,30 @@ async def test_a_truncation_behind_damage_takes_the_log_out_of_use_and_none_of_i
     assert log.failure is not None
     assert not log.failure.device
     assert path.read_bytes() == data
+
+
+@pytest.mark.parametrize("who", ["retention", "compaction"])
+async def test_damage_that_a_job_meets_takes_that_log_out_of_use_and_not_the_node(
+    shelf: Shelf, who: str
+) -> None:
+    """A job knows only errors of the protocol: whatever else comes out of a log ends the node."""
+    hour = 3_600_000
+    shelf.settings = SETTINGS.replace(retention_ms=hour, max_compaction_lag_ms=hour)
+    log = shelf.open()
+    for _ in range(100):
+        shelf.append(log)
+    await log.close()
+    path = shelf.directory / shelf.files(".log")[0]
+    data = bytearray(path.read_bytes())
+    data[16] = 7  # the magic of the first batch
+    if who == "retention":
+        data[15 * len(data) // 20 :] = bytes(len(data) - 15 * len(data) // 20)
+    path.write_bytes(data)
+    log = shelf.open(recovery_point=100, clean=True)
+    shelf.later(2 * hour)
+    retention = who == "retention"
+    job = log.truncation.retention(shelf.now, 100) if retention else look(log, shelf.now)
+    with pytest.raises(KafkaError, match="no record batch"):
+        await job
+    assert log.failure is not None
+    assert not log.failure.device

@@ -369,6 +369,25 @@ async def test_a_read_for_which_no_file_may_be_opened_costs_nothing_but_this_rea
     assert len(await shelf.consume(log)) == 100
 
 
+async def test_segments_that_a_read_only_device_keeps_are_a_matter_of_its_directory(
+    shelf: Shelf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[Failure] = []
+    log = shelf.open(on_failure=lambda log, failure: told.append(failure))
+    for _ in range(100):
+        shelf.append(log)
+    log.delete_records_to(90)
+    assert await log.truncation.retention(shelf.now, 100)
+
+    def refused(path: str) -> None:
+        raise OSError(errno.EROFS, "read-only file system", path)
+
+    monkeypatch.setattr(shelf.disk, "unlink", refused)
+    with pytest.raises(KafkaError, match="cannot remove its old segments"):
+        await log.truncation.retention(shelf.later(120_000), 100)
+    assert [failure.device for failure in told] == [True]
+
+
 async def test_closing_leaves_nothing_to_read_for_the_next_start(shelf: Shelf) -> None:
     log = shelf.open()
     for i in range(100):

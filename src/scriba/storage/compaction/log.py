@@ -199,13 +199,15 @@ def _facts_of(segment: Segment) -> SealedSegment:
 
 
 async def dirt_of(log: "Log", stable_offset: int, checkpoint: int | None, now: Instant) -> Dirt:
-    """How much of a log wants compaction."""
-    facts = await log.compaction.facts(
-        start_offset=log.start_offset,
-        end_offset=log.end_offset,
-        stable_offset=stable_offset,
-        checkpoint=checkpoint,
-        rules=log.settings,
+    """How much of a log wants compaction. KafkaError where it cannot be read."""
+    facts = await log.steadily(
+        lambda: log.compaction.facts(
+            start_offset=log.start_offset,
+            end_offset=log.end_offset,
+            stable_offset=stable_offset,
+            checkpoint=checkpoint,
+            rules=log.settings,
+        )
     )
     return assess(facts, log.settings, now)
 
