@@ -6,6 +6,7 @@ import pytest
 
 from scriba.errors import ErrorCode, KafkaError
 from scriba.records.batch import Record, decode_records, encode_batch, read_header, stamp
+from scriba.records.header import LOG_OVERHEAD, PLACE
 from scriba.settings import TopicSettings
 from scriba.storage.log import EMPTY, Log, NotResident, Slice
 from scriba.storage.segments.segment import Segment
@@ -380,3 +381,20 @@ def account(log: Log) -> list[object]:
     ]
     columns = (offsets._lasts, offsets._positions, offsets._bases, times._entries)
     return [*known, *map(bytes, columns), segment.recent.offsets[:], segment.recent.positions[:]]
+
+
+async def test_a_followers_first_batch_may_lie_further_away_than_a_segment_reaches(
+    shelf: Shelf,
+) -> None:
+    """Indexes have offsets relative to their segment's, in 32 bits."""
+    shelf.settings = shelf.settings.replace(cleanup_policy=("compact",))
+    log, far = shelf.open(), 2**31 + 5
+    for number in range(30):
+        batch = shelf.batch(1)
+        PLACE.pack_into(batch, 0, far + number, len(batch) - LOG_OVERHEAD, 0)
+        log.append_follower(memoryview(batch), shelf.now)
+    assert log.end_offset == far + 30
+    await log.close()
+    log = shelf.open()
+    assert (log.end_offset, log.failure) == (far + 30, None)
+    assert [each.offset for each in await shelf.consume(log)] == list(range(far, far + 30))

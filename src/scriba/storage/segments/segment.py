@@ -178,7 +178,8 @@ class Segment:
     def is_full(self, size: int, last_offset: int, max_timestamp: int, now_ms: int) -> bool:
         """Whether a batch of this size and kind belongs into a new segment."""
         if not self.size:
-            return False
+            # A leader's compaction may leave nothing of so many offsets.
+            return last_offset > self.max_offset
         if self.first_timestamp >= 0:
             age = max_timestamp - self.first_timestamp
         else:
