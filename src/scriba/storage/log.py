@@ -582,7 +582,9 @@ class Log:
         return self.epochs.end_offset_for(epoch, self.end_offset)
 
     def last_stable_offset(self, high_watermark: int) -> int:
-        return self.producers.last_stable_offset(high_watermark)
+        """Never before the start: of an open transaction that began there nothing is left."""
+        stable, start = self.producers.last_stable_offset(high_watermark), self.start_offset
+        return stable if stable >= start else min(start, high_watermark)
 
     def aborted_transactions(
         self, start_offset: int, end_offset: int, read: Slice | None = None

@@ -292,6 +292,17 @@ async def test_a_log_can_be_emptied_and_go_on_elsewhere(shelf: Shelf) -> None:
     assert (log.start_offset, log.end_offset) == (5, 5)
 
 
+async def test_the_last_stable_offset_is_never_before_the_start(shelf: Shelf) -> None:
+    log = shelf.open()
+    data = shelf.batch(1, producer_id=7, producer_epoch=0, base_sequence=0, transactional=True)
+    shelf.append_batch(log, data)
+    shelf.append(log, 4)
+    assert log.last_stable_offset(5) == 0
+    log.delete_records_to(2)
+    assert log.last_stable_offset(5) == 2
+    assert log.last_stable_offset(1) == 1, "a follower's high watermark may lag behind its start"
+
+
 async def test_a_log_that_begins_anew_has_no_transaction_of_before(shelf: Shelf) -> None:
     """Its leader's retention took the records of that one, so that no marker comes to end it."""
     log = shelf.open()

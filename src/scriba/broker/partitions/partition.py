@@ -462,6 +462,7 @@ class Partition:
         follower = self.follower
         if follower is not None and start_offset > self.log.start_offset:
             follower.start_offset = self.log.delete_records_to(start_offset)
+            self.stable_offset.advance(self.log.last_stable_offset(self.high_watermark.value))
 
     def own_epoch_end(self, epoch: int) -> EpochEnd:
         """Where an epoch ends in this log: what a truncation is decided by."""
@@ -519,6 +520,7 @@ class Partition:
     def move_start(self, offset: int) -> int:
         """DeleteRecords: the log begins at `offset` from now on, and followers are to follow."""
         start = self.log.delete_records_to(offset)
+        self.stable_offset.advance(self.log.last_stable_offset(self.high_watermark.value))
         self.move_low_watermark()
         self._tell_feeds()
         return start
@@ -582,7 +584,7 @@ class Partition:
                     feed.news(False)  # told with the next answer
         producers = self.log.producers
         if producers.open or producers.ended:
-            self.stable_offset.advance(producers.last_stable_offset(high_watermark))
+            self.stable_offset.advance(self.log.last_stable_offset(high_watermark))
             return
         mark = self.stable_offset
         if high_watermark > mark.value:
