@@ -32,14 +32,18 @@ def before_start(segments: Sequence[SegmentFacts], start_offset: int) -> int:
 
 
 def over_size(segments: Sequence[SegmentFacts], retention_bytes: int, high_watermark: int) -> int:
-    """How many can go without leaving less than `retention_bytes`."""
+    """How many can go without leaving less than `retention_bytes`.
+
+    An active segment that is empty stays: another one would take its place.
+    """
     if retention_bytes < 0:
         return 0
     excess = sum(segment.size for segment in segments) - retention_bytes
     count = 0
     for segment in segments:
         excess -= segment.size
-        if excess < 0 or not segment.size or segment.end_offset > high_watermark:
+        is_new = not segment.size and segment is segments[-1]
+        if excess < 0 or is_new or segment.end_offset > high_watermark:
             break
         count += 1
     return count

@@ -80,6 +80,26 @@ async def test_segments_over_the_size_limit_go(shelf: Shelf) -> None:
     assert log.size - sizes[0] < 2500
 
 
+@pytest.mark.parametrize(("by_age", "by_size"), [(HOUR, -1), (-1, 10)])
+async def test_an_empty_segment_at_the_start_keeps_no_other(
+    shelf: Shelf, by_age: int, by_size: int
+) -> None:
+    """Where the log of which this is a copy had a gap at its start."""
+    limits = TopicSettings(segment_bytes=4000, retention_ms=by_age, retention_bytes=by_size)
+    log = shelf.open(settings=limits)
+    log.skip_to(5, shelf.now)
+    for _ in range(100):
+        shelf.append(log)
+    shelf.later(2 * HOUR)
+    gone = await log.truncation.retention(shelf.now, log.end_offset)
+    assert [base for base, _ in gone][:2] == [0, 5]
+    assert log.start_offset > 50
+    shelf.append(log)
+    last = log.segment_count
+    await log.truncation.retention(shelf.now, log.end_offset)
+    assert log.segment_count == last
+
+
 async def test_without_the_delete_policy_only_records_before_the_start_go(shelf: Shelf) -> None:
     log = segments(shelf, retention_ms=1, retention_bytes=1, cleanup_policy=("compact",))
     assert await log.truncation.retention(shelf.later(HOUR), 51) == []

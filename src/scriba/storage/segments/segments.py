@@ -186,8 +186,11 @@ class Segments:
         """
         count = 0
         for segment, facts in zip(list(self._list), self.facts(end_offset), strict=True):
-            if not segment.size or facts.end_offset > high_watermark:
+            if facts.end_offset > high_watermark or (not segment.size and segment is self.active):
                 break
+            if not segment.size:
+                count += 1  # compaction, or a gap in the leader's log, left nothing in it
+                continue
             await segment.load_times()
             if not expired(segment.newest_ms, retention_ms, now):
                 break
