@@ -609,7 +609,10 @@ class Log:
         """Returns when everything before `up_to` (else: written so far) is on the device."""
         if self.failure is not None:
             raise self.failure.error
-        self._writer.snapshot_if_due(self.end_offset)
+        try:
+            self._writer.snapshot_if_due(self.end_offset)
+        except OSError as error:
+            raise self.refused("cannot take a snapshot of its producers", error) from error
         await self._durability.flush(self.end_offset if up_to is None else up_to)
 
     async def sync(self, hurried: bool = False) -> None:

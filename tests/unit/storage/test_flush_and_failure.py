@@ -2,6 +2,7 @@
 """What is durable when, and what happens when the device does not do its part."""
 
 import asyncio
+import contextlib
 import errno
 import os
 
@@ -367,6 +368,22 @@ async def test_a_read_for_which_no_file_may_be_opened_costs_nothing_but_this_rea
     shelf.disk.unopened = {}
     assert (told, log.failure) == ([], None)
     assert len(await shelf.consume(log)) == 100
+
+
+async def test_a_snapshot_that_the_device_does_not_take_refuses_the_flush_that_is_due_for_it(
+    shelf: Shelf,
+) -> None:
+    """As an error of the protocol: the checkpoint job, which flushes too, knows no other."""
+    log = shelf.open()
+    shelf.disk.unopened = {".snapshot": errno.EIO}
+    for _ in range(100):
+        with contextlib.suppress(KafkaError):
+            shelf.append(log)
+    with pytest.raises(KafkaError, match="cannot take a snapshot"):
+        await log.flush(log.sealed_offset)
+    shelf.disk.unopened = {}
+    await log.flush()
+    assert log.flushed_offset == log.end_offset > 0
 
 
 async def test_segments_that_a_read_only_device_keeps_are_a_matter_of_its_directory(
