@@ -677,7 +677,9 @@ class Log:
         try:
             # A log that never had a record is made anew where a crash loses it.
             complete = not self.end_offset or (
-                self._durability.settled and self._snapshots.latest == self.end_offset
+                self._durability.settled
+                and self._snapshots.latest == self.end_offset
+                and self._segments.active.sealed
             )
             if self.failure is None and (self._writer.has_tail or not complete):
                 self._durability.closing = True

@@ -405,6 +405,24 @@ async def test_segments_that_a_read_only_device_keeps_are_a_matter_of_its_direct
     assert [failure.device for failure in told] == [True]
 
 
+async def test_a_log_whose_last_flush_took_a_snapshot_is_closed_with_whole_indexes(
+    shelf: Shelf,
+) -> None:
+    """The newest timestamp is told by the end of the time index, which only a close completes."""
+    for end in (10, 20):
+        log = shelf.open(recovery_point=end - 10, clean=True)
+        for _ in range(10):
+            shelf.append(log, at=shelf.later(1000).wall_ms)
+        log._writer.take_snapshot(end)
+        await log.flush()
+        await log.close()
+    log = shelf.open(recovery_point=20, clean=True)
+    found = await log.offset_for_timestamp(shelf.now.wall_ms)
+    assert found is not None
+    assert found.offset == 19
+    assert await log.newest_record_ms() == shelf.now.wall_ms
+
+
 async def test_closing_leaves_nothing_to_read_for_the_next_start(shelf: Shelf) -> None:
     log = shelf.open()
     for i in range(100):

@@ -70,6 +70,12 @@ class Indexes:
             return max(entries, times.append(max_timestamp, max_timestamp_offset))
         return entries  # the time index is as long as when it was last told
 
+    @property
+    def written(self) -> bool:
+        """Whether the files are up to date."""
+        offsets, times = self.offsets, self.times
+        return not (offsets.unwritten or offsets.shrunk or times.unwritten or times.shrunk)
+
     def write(self) -> None:
         """Brings the files up to date and leaves only the ends in memory."""
         offsets, times = self.offsets, self.times

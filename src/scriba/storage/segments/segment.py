@@ -311,6 +311,12 @@ class Segment:
             self.indexes.times.append(self.max_timestamp, self.max_timestamp_offset)
             self.indexes.write()
 
+    @property
+    def sealed(self) -> bool:
+        """Whether the indexes on disk are complete, as `seal` leaves them."""
+        known = self.max_timestamp == UNKNOWN or self.max_timestamp <= self.indexes.times.last[0]
+        return known and self.indexes.written
+
     async def sync(self, complete: bool, with_room: WithRoom) -> None:
         """Makes the batches durable, and of the rest what must not fall behind them, or all."""
         await with_room(self._have_open)
