@@ -92,6 +92,11 @@ class LogCleaner:
         self.gauges = CleanerGauges()
         self.uncleanable: dict[Partition, str] = {}
         """Partitions in which damage was found, and where."""
+        self._cleaning: set[Partition] = set()
+
+    def is_cleaning(self, partition: Partition) -> bool:
+        """Whether a compaction of it is under way, that may still put in place what it has made."""
+        return partition in self._cleaning
 
     async def run(self, now: Instant) -> None:
         """One pass over all logs that are due."""
@@ -166,6 +171,7 @@ class LogCleaner:
         partition, log = candidate.partition, candidate.partition.log
         node, started = self._node, self._node.world.clock.mono_ms()
         self.gauges.in_progress += 1
+        self._cleaning.add(partition)
         unexpected: Exception | None = None
         try:
             await self._compact(worker, candidate)
@@ -182,6 +188,7 @@ class LogCleaner:
             unexpected = error if not isinstance(error, _EXPECTED) else None
         finally:
             self.gauges.in_progress -= 1
+            self._cleaning.discard(partition)
             took_ms = node.world.clock.mono_ms() - started
             self.gauges.max_clean_time_ms = max(self.gauges.max_clean_time_ms, took_ms)
         node.counters.failed_compactions += 1

@@ -26,7 +26,7 @@ from typing import Final, NamedTuple, Protocol
 
 from scriba.broker.partitions.change_queue import ChangeQueue
 from scriba.broker.partitions.directories.assignments import AssignmentHost, Assignments
-from scriba.broker.partitions.directories.dir_moves import DirMoves
+from scriba.broker.partitions.directories.dir_moves import Compactions, DirMoves
 from scriba.broker.partitions.found import FoundReplicas, FutureReplica, Placement
 from scriba.broker.partitions.nearby import ReplicaSelector
 from scriba.broker.partitions.open_files import OpenFiles
@@ -114,6 +114,9 @@ class ReplicaHost(
 
     @property
     def clock_guard(self) -> ClockDoubt: ...
+
+    @property
+    def log_cleaner(self) -> Compactions: ...
 
     def on_lead(self, partition: Partition) -> None:
         """This broker leads the partition, in an epoch that may be new."""

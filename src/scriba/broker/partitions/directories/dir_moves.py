@@ -4,6 +4,8 @@ A *future* replica is filled in the new directory from the current one, as a fol
 while clients write and read. It takes these steps, and whatever ends one, nothing is lost:
 
 1. Its files are made, under a name that tells every start what it is: a restart resumes from here.
+   What was copied of a log that is compacted is copied anew then: nobody can tell whether the
+   current replica was compacted since, and tombstones that went from it would be missing here.
 2. Batches are copied, read off the loop and appended in small slices, under
    `replica.alter.log.dirs.io.max.bytes.per.second`. What retention or a truncation takes from the
    current replica goes from the future one as well; compaction waits.
@@ -97,12 +99,20 @@ class MovableReplicas(Protocol):
     def remove_later(self, store: Log, delay_ms: int) -> None: ...
 
 
+class Compactions(Protocol):
+    def is_cleaning(self, partition: Partition) -> bool:
+        """Whether a compaction of it is under way, that may still put in place what it has made."""
+
+
 class DirMoveHost(BackgroundTasks, Configuration, EventLog, MetadataView, WorldAccess, Protocol):
     @property
     def id(self) -> int: ...
 
     @property
     def replicas(self) -> MovableReplicas: ...
+
+    @property
+    def log_cleaner(self) -> Compactions: ...
 
     def on_moved(self) -> None:
         """A replica has another log now: nobody should keep the old one in mind."""
@@ -112,6 +122,7 @@ class Move:
     """One replica on its way to another directory."""
 
     __slots__ = (
+        "anew",
         "generation",
         "log",
         "partition",
@@ -130,6 +141,8 @@ class Move:
         """The future replica."""
         self.generation = NO_GENERATION
         """That of the current log at which the future one is known to be a prefix of it."""
+        self.anew = False
+        """Whether what is there already may be of before a compaction of the current replica."""
         self.promised = False
         """Whether the controller has been, or is being, told of the new directory."""
         self.stalled = False
@@ -166,7 +179,9 @@ class DirMoves:
         return len(self._moves)
 
     def is_moving(self, partition: Partition) -> bool:
-        return PartitionName(partition.topic, partition.index) in self._moves
+        """Whether it is being copied, or is to be once what there is of the copy is open."""
+        name = PartitionName(partition.topic, partition.index)
+        return name in self._moves or name in self._resuming
 
     def into(self, directory: LogDir) -> Iterator[Move]:
         """The moves that fill a directory."""
@@ -390,10 +405,15 @@ class DirMoves:
         if not wanted or store.failure is not None or name in self._moves:
             self._drop(target, store)
             return
-        del self._resuming[name]
-        text = f"goes on to {target.path}, where it has come to offset {store.end_offset}"
+        move = Move(partition, home, target, store)
+        move.anew = (
+            "compact" in partition.settings.cleanup_policy or home.compacted.get(name) is not None
+        )
+        reached = "begins anew" if move.anew else f"has come to offset {store.end_offset}"
+        text = f"goes on to {target.path}, where it {reached}"
         node.note(EventKind.DIR_MOVE_BEGUN, repr(partition), text)
-        self._start(name, Move(partition, home, target, store))
+        del self._resuming[name]
+        self._start(name, move)
 
     # ---- carried out ----
 
@@ -451,6 +471,9 @@ class DirMoves:
         self._check(move)
         if not source.has_files:
             await asyncio.sleep(PAUSE_S)  # a new one, whose files are being made
+            return False
+        if self._node.log_cleaner.is_cleaning(move.partition):
+            await asyncio.sleep(PAUSE_S)  # it sees the move, and gives up at its next step
             return False
         if await self._align(move, source):
             return False
@@ -523,8 +546,8 @@ class DirMoves:
         future, now = move.log, self._node.world.clock.now()
         generation = source.compaction.generation
         if move.generation != generation:
-            end = common_end(future, source)
-            move.generation = generation
+            end = None if move.anew else common_end(future, source)
+            move.anew, move.generation = False, generation
             if end is None:
                 future.truncation.truncate_fully(source.start_offset, now)
             elif end < future.end_offset:
