@@ -84,9 +84,8 @@ def held_back(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
     gate, open_future = asyncio.Event(), LogDir.open_future
 
     async def open_later(directory: LogDir, *args: Any) -> Log:
-        store = await open_future(directory, *args)
         await gate.wait()
-        return store
+        return await open_future(directory, *args)
 
     monkeypatch.setattr(LogDir, "open_future", open_later)
     return gate

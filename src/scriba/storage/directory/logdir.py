@@ -507,7 +507,8 @@ class LogDir:
         return log
 
     def _add_future(self, log: Log) -> None:
-        self.futures[_name_of(log)] = log
+        # One that is opened late takes no place of a newer one: whose move begins says which it is.
+        self.futures.setdefault(_name_of(log), log)
         log.on_refused = self._tell_refused
         log.on_failure = self._future_failed
 

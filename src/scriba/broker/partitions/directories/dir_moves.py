@@ -163,8 +163,8 @@ class DirMoves:
     def __init__(self, node: DirMoveHost) -> None:
         self._node = node
         self._moves: dict[PartitionName, Move] = {}
-        self._resuming: dict[PartitionName, str] = {}
-        """Moves of an earlier run whose future replica is being opened, by its entry."""
+        self._resuming: dict[PartitionName, tuple[LogDir, str]] = {}
+        """Moves of an earlier run whose future replica is being opened, with its entry."""
         self._settling: set[asyncio.Task[None]] = set()
         """Moves that have taken over and have yet to remove the old replica."""
         self._preferred: dict[PartitionName, LogDir] = {}
@@ -302,7 +302,8 @@ class DirMoves:
         home, move = replicas.home(partition), self._moves.get(name)
         if home is None or replicas.get(*name) is not partition:
             raise KafkaError(ErrorCode.REPLICA_NOT_AVAILABLE, f"{partition!r} is gone")
-        if move is not None and move.target is target:
+        resumed_into = self._resuming[name][0] if name in self._resuming else None
+        if target is resumed_into or (move is not None and move.target is target):
             return False
         self.stop(name, f"ended: {target.path} was asked for")
         return home is not target
@@ -378,7 +379,7 @@ class DirMoves:
     def resume(self, partition: Partition, home: LogDir, target: LogDir, entry: str) -> None:
         """Goes on with a move of an earlier run."""
         name = PartitionName(partition.topic, partition.index)
-        self._resuming[name] = entry
+        self._resuming[name] = (target, entry)
         work = self._resume(name, partition, home, target, entry)
         self._node.tasks.spawn(work, name="resumed move between directories")
 
@@ -396,12 +397,14 @@ class DirMoves:
                 node.settings.producer_id_expiration_ms,
             )
         except KafkaError as error:
-            if self._resuming.get(name) == entry:
+            if self._resuming.get(name) == (target, entry):
                 del self._resuming[name]
                 text = f"not resumed, {target.path}/{entry} is kept: {error.message}"
                 node.note(EventKind.DIR_MOVE_ENDED, repr(partition), text)
             return
-        wanted = self._resuming.get(name) == entry and node.replicas.get(*name) is partition
+        wanted = (
+            self._resuming.get(name) == (target, entry) and node.replicas.get(*name) is partition
+        )
         if not wanted or store.failure is not None or name in self._moves:
             self._drop(target, store)
             return

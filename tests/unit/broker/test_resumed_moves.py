@@ -1,0 +1,76 @@
+"""Moves between directories that a restart interrupts: asked for again while they are taken up."""
+
+import asyncio
+
+import pytest
+
+from scriba.errors import ErrorCode
+from scriba.storage.directory.logdir import LogDir
+from tests.unit.broker.brokers import Brokers, play
+from tests.unit.broker.test_dir_moves import (
+    DIRS,
+    alter,
+    elsewhere,
+    entries,
+    filled,
+    home,
+    moved_to,
+    slow,
+    values,
+)
+from tests.unit.broker.test_moves_of_compacted_logs import held_back, restarted
+
+
+def directory(brokers: Brokers, path: str) -> LogDir:
+    return next(each for each in brokers.nodes[1].replicas.dirs if each.path == path)
+
+
+async def interrupted(brokers: Brokers) -> str:
+    """A restart in the middle of a move; its target."""
+    target = elsewhere(home(brokers))
+    await slow(brokers, 400_000)
+    assert await alter(brokers, target) is ErrorCode.NONE
+    await asyncio.sleep(4)
+    await restarted(brokers)
+    return target
+
+
+def test_a_copy_that_is_opened_late_takes_no_place_of_a_newer_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def script(brokers: Brokers) -> None:
+        sent = await filled(brokers)
+        gate = held_back(monkeypatch)
+        target = await interrupted(brokers)
+        assert await alter(brokers, home(brokers)) is ErrorCode.NONE  # it ends
+        assert await alter(brokers, target) is ErrorCode.NONE  # and begins once more
+        (move,) = brokers.nodes[1].replicas.moves.into(directory(brokers, target))
+        gate.set()
+        await brokers.until(lambda: any(each.endswith("-delete") for each in entries(brokers)))
+        assert list(directory(brokers, target).futures.values()) == [move.log]
+        await slow(brokers, 1 << 40)
+        await moved_to(brokers, target)
+        assert values(brokers.partition(1, "t")) == sent
+
+    play(script, count=1, **DIRS)
+
+
+def test_a_move_that_is_being_taken_up_is_not_begun_once_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def script(brokers: Brokers) -> None:
+        sent = await filled(brokers)
+        gate = held_back(monkeypatch)
+        target = await interrupted(brokers)
+        before = entries(brokers)
+        assert await alter(brokers, target) is ErrorCode.NONE
+        assert entries(brokers) == before
+        gate.set()
+        await brokers.until(lambda: len(brokers.nodes[1].replicas.moves) == 1)
+        (move,) = brokers.nodes[1].replicas.moves.into(directory(brokers, target))
+        assert move.log.end_offset > 10, "it goes on from what is there"
+        await slow(brokers, 1 << 40)
+        await moved_to(brokers, target)
+        assert values(brokers.partition(1, "t")) == sent
+
+    play(script, count=1, **DIRS)
