@@ -118,7 +118,13 @@ class Node:
         self.dispatch = Dispatch(self, faults.install(self, table) if faults else table)
         self._controller_dispatch = Dispatch(self, api_table(on_controller=True))
         self.server = Server(
-            world.net, world.clock, _limits(settings, world), self._handle, self.note, world.spoil
+            world.net,
+            world.clock,
+            _limits(settings, world),
+            self._handle,
+            self.note,
+            self._unreadable,
+            world.spoil,
         )
         self.request_memory = self.server.memory
         self.listeners: list[Bound] = []
@@ -531,6 +537,9 @@ class Node:
         if self.controller_listeners and self.is_controller_listener(connection.listener):
             return self._controller_dispatch.handle(connection, frame)
         return self.dispatch.handle(connection, frame)
+
+    def _unreadable(self, path: str, error: OSError) -> None:
+        self.replicas.unreadable(path, error)
 
 
 def _topics_of(delta: Delta, image: ClusterImage) -> Iterator[str]:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from scriba.broker.partitions import cold_reads
 from scriba.errors import ErrorCode, KafkaError, ParseError
 from scriba.instant import Instant
 from scriba.native import implementation
@@ -165,12 +166,15 @@ async def _chunk(log: Log, offset: int, chunk_bytes: int) -> tuple[memoryview, s
     while True:
         found = log.read(offset, chunk_bytes, log.end_offset)
         if isinstance(found, NotResident):
-            await found.file.load(found.position, found.size)
+            await cold_reads.load(log, found)
         elif not isinstance(found, Slice):
             return None
         elif loaded or found.file.resident(found.position, found.size):
             view = memoryview(bytearray(found.size))
-            got = found.file.pread_into(view, found.position)
+            try:
+                got = found.file.pread_into(view, found.position)
+            except OSError as error:
+                raise cold_reads.unreadable(log, error) from error
             return view[:got], found.file.path, found.position
         else:
             # Then it is looked up again: the segment may have been swapped meanwhile.

@@ -97,6 +97,11 @@ def _nothing() -> None:
     pass
 
 
+class Unreadable(Protocol):
+    def __call__(self, path: str, error: OSError) -> None:
+        """A device does not give what a file has, of which an answer was being sent."""
+
+
 class ConnectionOwner(Protocol):
     """The server, as a connection sees it."""
 
@@ -119,6 +124,9 @@ class ConnectionOwner(Protocol):
 
     @property
     def pool(self) -> BufferPool: ...
+
+    @property
+    def unreadable(self) -> Unreadable: ...
 
     @property
     def spoil(self) -> Spoil | None: ...
@@ -722,6 +730,12 @@ class Connection:
     async def _load_then_flush(self, region: Region, n: int) -> None:
         try:
             await region.file.load(region.position, n)
+        except OSError as error:
+            # The answer has begun: all that is left is to hang up. Who asks again is told why.
+            self._server.unreadable(region.file.path, error)
+            self.close()
+            return
+        try:
             self._loading = False
             if self.closed:
                 return

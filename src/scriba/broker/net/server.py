@@ -8,7 +8,7 @@ from typing import Final, Protocol
 
 from scriba.broker.net.answers import CloseConnection, Parked, Parts
 from scriba.broker.net.buffers import BufferPool, ReceiveBuffer, Spoil
-from scriba.broker.net.connection import MAX_UNSENT, Connection
+from scriba.broker.net.connection import MAX_UNSENT, Connection, Unreadable
 from scriba.broker.net.request_memory import Receiver, RequestMemory
 from scriba.broker.observe.counters import CloseReason, NetworkCounters, RefusalReason
 from scriba.broker.observe.events import Note
@@ -44,6 +44,7 @@ class Server:
         limits: ConnectionLimits,
         handle: Handle,
         note: Note,
+        unreadable: Unreadable,
         spoil: Spoil | None = None,
     ) -> None:
         self.clock = clock
@@ -52,6 +53,7 @@ class Server:
         self.max_request_bytes = limits.max_request_bytes
         self.spoil = spoil
         self.note = note
+        self.unreadable = unreadable
         self.pool = BufferPool(spoil, self._lost_buffer)
         self.scratch = ReceiveBuffer(bytearray(SCRATCH_BYTES))
         self.counters = NetworkCounters()

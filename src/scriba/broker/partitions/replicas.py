@@ -24,6 +24,7 @@ from contextlib import suppress
 from itertools import islice
 from typing import Final, NamedTuple, Protocol
 
+from scriba.broker.partitions import cold_reads
 from scriba.broker.partitions.change_queue import ChangeQueue
 from scriba.broker.partitions.directories.assignments import AssignmentHost, Assignments
 from scriba.broker.partitions.directories.dir_moves import Compactions, DirMoves
@@ -774,6 +775,13 @@ class Replicas:
         return bool(self._inspecting)
 
     # ---- failures ----
+
+    def unreadable(self, path: str, error: OSError) -> None:
+        """A device does not give what a segment has, of which an answer was being sent."""
+        for partition in self._partitions.values():
+            if path.startswith(f"{partition.log.directory}/"):
+                cold_reads.unreadable(partition.log, error)
+                return
 
     def offline(self, name: PartitionName, error: KafkaError) -> None:
         """A replica that cannot be used: it leads nothing, and clients are told why."""

@@ -10,7 +10,7 @@ its partitions and reads again when one moves, until its time is up.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from typing import TYPE_CHECKING, Final
 
 from scriba.broker.access import Operation, Resource
@@ -21,6 +21,7 @@ from scriba.broker.handlers.records.leader_hints import MOVED, hint_fetch
 from scriba.broker.net.answers import COPIED_BELOW, Parts, Region
 from scriba.broker.net.api_entry import set_length
 from scriba.broker.net.large_requests import AT_ONCE, BYTES_AT_ONCE
+from scriba.broker.partitions import cold_reads
 from scriba.broker.partitions.fetch_sessions import Plan, Watched
 from scriba.broker.partitions.nearby import NOBODY
 from scriba.broker.request import Context, Deferred
@@ -42,6 +43,7 @@ from scriba.wire.schema import Hole
 if TYPE_CHECKING:
     from scriba.broker.handlers.ports import Fetching
     from scriba.broker.partitions.partition import Partition
+    from scriba.storage.log import Log
 
 FIRST_WITH_ERROR: Final = 7
 """Before, an error of the whole is told of each partition that was asked for (`refuse`)."""
@@ -57,16 +59,21 @@ NO_EPOCH: Final = -1
 
 _NO_RECORDS: Final = b""
 
+Refused = Mapping["Log", KafkaError]
+"""Logs of which something had to be loaded that could not be, and why."""
+_NONE_REFUSED: Final[Refused] = {}
+
 
 class _Round:
     """One pass over the partitions of a fetch."""
 
-    __slots__ = ("answers", "bytes", "cold", "names", "ready", "watched")
+    __slots__ = ("answers", "bytes", "cold", "names", "ready", "refused", "watched")
 
-    def __init__(self, at_once: bool) -> None:
+    def __init__(self, at_once: bool, refused: Refused) -> None:
         self.answers: list[tuple[Watched, PartitionData]] = []
         self.bytes = 0
-        self.cold: list[NotResident] = []
+        self.cold: list[tuple[Log, NotResident]] = []
+        self.refused = refused
         self.names: dict[bytes, str] | None = {} if at_once else None
         """Names of topics that the caller may read, by id: looked up once in a pass, unless that is
         in slices, between which topics come and go."""
@@ -150,16 +157,28 @@ async def _wait(
     if result is None:
         result = await in_slices(_read(node, ctx, request, plan, replica), pace)
     while True:
+        refused = _NONE_REFUSED
         if result.cold:
-            for cold in result.cold:
-                node.counters.page_cache_misses += 1
-                await cold.file.load(cold.position, cold.size)
+            refused = await _load(node, result.cold)
         else:
             left = deadline - loop.time()
             if _enough(result, request) or left <= 0:
                 return await in_slices(_respond(node, ctx, plan, result), pace)
             await _news(result, request, left)
-        result = await in_slices(_read(node, ctx, request, plan, replica), pace)
+        reading = _read(node, ctx, request, plan, replica, refused=refused)
+        result = await in_slices(reading, pace)
+
+
+async def _load(node: Fetching, cold: list[tuple[Log, NotResident]]) -> Refused:
+    """Waits for the devices; one that fails is no matter of what lies on others."""
+    refused: dict[Log, KafkaError] = {}
+    for store, missing in cold:
+        node.counters.page_cache_misses += 1
+        try:
+            await cold_reads.load(store, missing)
+        except KafkaError as error:
+            refused[store] = error
+    return refused
 
 
 async def _news(result: _Round, request: FetchRequest, seconds: float) -> None:
@@ -194,8 +213,9 @@ def _read(
     plan: Plan,
     replica: int,
     at_once: bool = False,
+    refused: Refused = _NONE_REFUSED,
 ) -> Generator[None, None, _Round]:
-    result = _Round(at_once)
+    result = _Round(at_once, refused)
     budget = min(request.max_bytes, node.settings.fetch_max_bytes)
     for item in plan.watched:
         data = PartitionData(partition_index=item.asked.partition, high_watermark=-1)
@@ -293,7 +313,9 @@ def _read_records(
         result.watched.append((partition, bound + 1))
         return
     if isinstance(found, NotResident):
-        result.cold.append(found)
+        if store in result.refused:
+            raise result.refused[store]
+        result.cold.append((store, found))
         return
     assert isinstance(found, Slice)
     data.records = found

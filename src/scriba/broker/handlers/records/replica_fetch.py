@@ -18,6 +18,7 @@ from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Final
 
 from scriba.broker.net.large_requests import AT_ONCE
+from scriba.broker.partitions import cold_reads
 from scriba.broker.partitions.replication.follower_sessions import FINAL_EPOCH, INITIAL_EPOCH
 from scriba.broker.request import Context, Deferred, Later
 from scriba.errors import ErrorCode, KafkaError
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from scriba.broker.partitions.replication.follower_sessions import Followed, FollowerSession
     from scriba.instant import Instant
     from scriba.replication.throttle import Throttle
+    from scriba.storage.log import Log
 
 FIRST_WITH_BROKER_EPOCH: Final = 15
 _NO_RECORDS: Final = b""
@@ -64,6 +66,7 @@ class Look:
         "held_ms",
         "least",
         "ready",
+        "refused",
         "session",
         "throttled",
     )
@@ -82,7 +85,9 @@ class Look:
         """Whether what the follower asks for says how far it has come: once, as it arrives."""
         self.answers: dict[Followed, Told] = {}
         self.bytes = 0
-        self.cold: list[NotResident] = []
+        self.cold: list[tuple[Log, NotResident]] = []
+        self.refused: dict[Log, KafkaError] = {}
+        """Logs of which something had to be loaded that could not be, and why."""
         self.ready = False
         """Whether there is something that must not wait: an error or a divergence."""
         self.deadline = 0.0
@@ -273,10 +278,7 @@ class DelayedReplicaFetch(Later[FetchResponse]):
                 await in_slices(self._update, pace)
                 await in_slices(_look_at(node, look), pace)
             while look.cold:
-                for cold in look.cold:
-                    node.counters.page_cache_misses += 1
-                    await cold.file.load(cold.position, cold.size)
-                look.cold.clear()
+                await _load(node, look)
                 look.counted = False
                 if look.session.epoch == look.epoch:
                     await in_slices(_look_at(node, look), pace)
@@ -319,6 +321,18 @@ class DelayedReplicaFetch(Later[FetchResponse]):
 
 
 # ---- reading ----
+
+
+async def _load(node: Fetching, look: Look) -> None:
+    """Waits for the devices; one that fails is no matter of what lies on others."""
+    cold, look.cold = look.cold, []
+    look.refused.clear()
+    for store, missing in cold:
+        node.counters.page_cache_misses += 1
+        try:
+            await cold_reads.load(store, missing)
+        except KafkaError as error:
+            look.refused[store] = error
 
 
 def look_at_once(node: Fetching, look: Look, now: Instant) -> None:
@@ -490,7 +504,9 @@ def _read(look: Look, followed: Followed, partition: Partition, most: int) -> Sl
         look.bytes += found.size
         return found
     if isinstance(found, NotResident):
-        look.cold.append(found)
+        if store in look.refused:
+            raise look.refused[store]
+        look.cold.append((store, found))
     return None
 
 

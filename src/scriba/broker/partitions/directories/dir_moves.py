@@ -28,6 +28,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Protocol
 
+from scriba.broker.partitions import cold_reads
 from scriba.broker.ports import (
     BackgroundTasks,
     Configuration,
@@ -490,7 +491,7 @@ class DirMoves:
         most = min(self._throttle.allowance(self._node.world.clock.mono_ms()), SLICE_BYTES)
         found = source.read(start, most, source.end_offset)
         if isinstance(found, NotResident):
-            await found.file.load(found.position, found.size)
+            await cold_reads.load(source, found)
             return False
         now = self._node.world.clock.now()
         if found is EMPTY:
