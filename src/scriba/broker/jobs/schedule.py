@@ -126,12 +126,16 @@ async def retention_pass(node: JobHost, now: Instant) -> None:
     pace = Pace(node.world.clock)
     for partition in node.replicas:
         await pace()
+        home = node.replicas.home(partition)
+        if home is None:
+            continue  # it was taken away meanwhile
         try:
-            partition.log.roll_if_due(now)
-            gone = await partition.log.truncation.retention(
-                now, partition.high_watermark.value, by_age
-            )
-            partition.log.close_if_idle()
+            with home.guarded(f"retention of {partition!r}"):
+                partition.log.roll_if_due(now)
+                gone = await partition.log.truncation.retention(
+                    now, partition.high_watermark.value, by_age
+                )
+                partition.log.close_if_idle()
             if gone:
                 text = f"dropped {len(gone)} segments"
                 node.note(EventKind.SEGMENTS_DELETED, repr(partition), text)

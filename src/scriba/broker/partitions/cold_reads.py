@@ -5,7 +5,7 @@ A failure is that of one log: whoever reads several, for one request, goes on wi
 
 from __future__ import annotations
 
-from errno import ENOENT
+from errno import EBADF, ENOENT
 from typing import TYPE_CHECKING, Final
 
 from scriba.errors import KafkaError, ParseError
@@ -15,8 +15,10 @@ from scriba.storage.segments.segment import Damaged
 if TYPE_CHECKING:
     from scriba.storage.log import Log, NotResident
 
-PASSING: Final = (ENOENT, *FULL)
-"""A segment that was deleted meanwhile, or no file may be opened just now: asking again helps."""
+GONE: Final = (ENOENT, EBADF)
+"""A segment that was deleted meanwhile, or closed: looking again says what is there."""
+PASSING: Final = (*GONE, *FULL)
+"""Or no file may be opened just now: asking again helps."""
 
 
 def unreadable(store: Log, error: OSError) -> KafkaError:

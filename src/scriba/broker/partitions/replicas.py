@@ -183,7 +183,8 @@ class Replicas:
         self.follower_sessions = FollowerSessions(node.world.rng, prompt=self.selector.by_rack)
         self.isr_updates = IsrUpdates(node)
         self.throttles = ReplicationThrottles(node)
-        self._removals: list[tuple[int, Log]] = []
+        self._removals: list[tuple[int, LogDir, Log]] = []
+        """Logs that were taken away, each with where its files lie and when they go."""
         self._open_files = OpenFiles(node, self)
 
     # ---- finding ----
@@ -701,15 +702,17 @@ class Replicas:
             return
         self._inspecting.discard(partition)
         self._end(partition, why)
-        store = partition.log
-        due = self._node.world.clock.mono_ms() + store.settings.file_delete_delay_ms
-        self._homes.pop(name).begin_deletion(store)
+        store, home = partition.log, self._homes.pop(name)
         self.assignments.forget(name)
-        self._removals.append((due, store))
+        with suppress(KafkaError):  # else it is not of the cluster at the next start
+            with home.guarded(f"{store!r} cannot be taken away"):
+                home.begin_deletion(store)
+            self.remove_later(home, store, store.settings.file_delete_delay_ms)
 
-    def remove_later(self, store: Log, delay_ms: int) -> None:
+    def remove_later(self, directory: LogDir, store: Log, delay_ms: int) -> None:
         """Removes the files of a log that was taken away, once nobody can be sending from them."""
-        self._removals.append((self._node.world.clock.mono_ms() + delay_ms, store))
+        due = self._node.world.clock.mono_ms() + delay_ms
+        self._removals.append((due, directory, store))
 
     def _end(self, partition: Partition, error: KafkaError) -> None:
         """Ends whatever role a replica has here."""
@@ -862,10 +865,16 @@ class Replicas:
     # ---- background passes ----
 
     async def remove_deleted(self, now_ms: int) -> None:
-        due = [store for at, store in self._removals if at <= now_ms]
-        self._removals = [(at, store) for at, store in self._removals if at > now_ms]
-        for store in due:
-            await store.truncation.remove_files()
+        due = [each for each in self._removals if each[0] <= now_ms]
+        self._removals = [each for each in self._removals if each[0] > now_ms]
+        for _, directory, store in due:
+            try:
+                with directory.guarded(f"{store!r}, which was taken away, cannot be removed"):
+                    await store.truncation.remove_files()
+            except NoRoom:
+                self.remove_later(directory, store, 0)
+            except KafkaError:
+                pass  # the directory is offline now: its next start removes what is left
 
     async def checkpoint_starts(self) -> None:
         for directory in self._online():

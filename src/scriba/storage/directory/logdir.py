@@ -18,8 +18,16 @@ is refused (`NoRoom`), and whoever asked may ask again.
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import (
+    Callable,
+    Collection,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from contextlib import contextmanager, suppress
 from errno import ENOENT
 from typing import Any, Final
 
@@ -527,13 +535,8 @@ class LogDir:
     def promote(self, log: Log) -> None:
         """Gives a log that has come here the partition's name. NoRoom: nothing has changed."""
         name = _name_of(log)
-        try:
+        with self.guarded(f"{log!r} cannot be renamed"):
             self._disk.rename(log.directory, self._directory(name))
-        except OSError as error:
-            if error.errno in FULL:
-                raise self._refused(f"{log!r} cannot be renamed", error) from error
-            self._fail(f"{log.directory}: {error}")
-            raise self._error() from error
         log.renamed(self._directory(name))
         self.futures.pop(name, None)
         self._add(name, log)
@@ -827,6 +830,23 @@ class LogDir:
             return self._disk.space(self.path)[1] >= least_bytes
         except OSError:  # it was taken away, which whoever looks after directories finds as well
             return False
+
+    @contextmanager
+    def guarded(self, what: str) -> Iterator[None]:
+        """What the device does not do in here is a matter of this directory, not of the node.
+
+        KafkaError: NoRoom where it is full, or no file may be opened just now. Where a file alone
+        is gone, somebody else has removed it. All else is a device that has failed.
+        """
+        try:
+            yield
+        except OSError as error:
+            if error.errno in FULL:
+                raise self._refused(what, error) from error
+            if error.errno == ENOENT and self._disk.exists(f"{self.path}/{META_PROPERTIES}"):
+                raise storage_error(f"{self.path}: {what}: {error}", error) from error
+            self._fail(f"{what}: {error}")
+            raise self._error() from error
 
     def _refused(self, what: str, error: OSError) -> KafkaError:
         text = f"{what}: {error}"

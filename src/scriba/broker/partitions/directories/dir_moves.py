@@ -41,7 +41,7 @@ from scriba.events import EventKind
 from scriba.replication.throttle import Throttle
 from scriba.runtime.loop.pace import next_turn
 from scriba.runtime.ports import WOULD_BLOCK
-from scriba.storage.directory.names import LONGEST_NAME, PartitionName, future_dir
+from scriba.storage.directory.names import LONGEST_NAME, PartitionName, future_dir, partition_dir
 from scriba.storage.log import EMPTY, NotResident, Slice
 from scriba.storage.results import NoRoom
 
@@ -97,7 +97,7 @@ class MovableReplicas(Protocol):
     def moved(self, name: PartitionName, partition: Partition, directory: LogDir) -> None:
         """The files of a replica are in another directory now."""
 
-    def remove_later(self, store: Log, delay_ms: int) -> None: ...
+    def remove_later(self, directory: LogDir, store: Log, delay_ms: int) -> None: ...
 
 
 class Compactions(Protocol):
@@ -346,9 +346,10 @@ class DirMoves:
         return move.promised
 
     def _drop(self, target: LogDir, store: Log) -> None:
-        with suppress(OSError):  # then the next start finds it
+        # Where it cannot be, the next start finds it.
+        with suppress(KafkaError), target.guarded(f"the copy of {store!r} cannot be dropped"):
             target.drop_future(store)
-        self._node.replicas.remove_later(store, 0)
+        self._node.replicas.remove_later(target, store, 0)
 
     def _tell_of(self, name: PartitionName, partition: Partition, home: LogDir) -> None:
         """Has the controller know where a replica is after all."""
@@ -500,7 +501,7 @@ class DirMoves:
         assert isinstance(found, Slice)
         if (view := _at_once(found)) is None:
             generation, end = source.compaction.generation, future.end_offset
-            view = await self._read(found)
+            view = await self._read(source, found)
             await future.ready_to_follow(view)
             self._check(move)
             if source.compaction.generation != generation or future.end_offset != end:
@@ -517,12 +518,14 @@ class DirMoves:
         await next_turn()
         return False
 
-    async def _read(self, found: Slice) -> memoryview:
+    async def _read(self, source: Log, found: Slice) -> memoryview:
         view = memoryview(bytearray(found.size))
         try:
             size = await self._node.world.offload.run(found.file.pread_into, view, found.position)
-        except OSError:
-            return view[:0]  # its segment went meanwhile: looking again says what is there
+        except OSError as error:
+            if error.errno in cold_reads.GONE:
+                return view[:0]
+            raise cold_reads.unreadable(source, error) from error
         return view[:size]
 
     def _append(self, future: Log, view: memoryview) -> bool:
@@ -566,7 +569,8 @@ class DirMoves:
         elif start > future.start_offset:
             future.delete_records_to(start)
             high_watermark = move.partition.high_watermark.value
-            await future.truncation.retention(now, high_watermark, by_age=False)
+            with move.target.guarded(f"the start of the copy of {future!r}"):
+                await future.truncation.retention(now, high_watermark, by_age=False)
             return True
         return False
 
@@ -622,7 +626,8 @@ class DirMoves:
         while partition.log.failure is None and node.replicas.get(*name) is partition:
             try:
                 mark = partition.high_watermark.value
-                await move.target.promoted(partition.log, mark, compacted)
+                with move.target.guarded(f"{partition!r} has come here"):
+                    await move.target.promoted(partition.log, mark, compacted)
                 break
             except NoRoom as error:
                 await self._wait_for_room(move, error)
@@ -631,8 +636,11 @@ class DirMoves:
                 return
         else:
             return  # deleted, or out of use: the next start has two copies to choose from
-        move.source.begin_deletion(old)
-        node.replicas.remove_later(old, old.settings.file_delete_delay_ms)
+        # Where it cannot go, its directory is offline; the next start takes the copy with more.
+        with suppress(KafkaError):
+            with move.source.guarded(f"{old!r}, which has moved, cannot be taken away"):
+                move.source.begin_deletion(old)
+            node.replicas.remove_later(move.source, old, old.settings.file_delete_delay_ms)
         text = f"is in {move.target.path} now, {partition.log.size} bytes"
         node.note(EventKind.DIR_MOVE_DONE, repr(partition), text)
 
@@ -644,7 +652,9 @@ class DirMoves:
         partition, old = move.partition, move.log
         with suppress(KafkaError):
             await old.close()
-        kept = await move.source.rename_stray(name)
+        kept = f"{move.source.path}/{partition_dir(*name)}"
+        with suppress(KafkaError), move.source.guarded(f"{old!r} cannot be set aside"):
+            kept = await move.source.rename_stray(name)
         text = f"{move.target.path} failed; what was there before is kept as {kept}"
         self._node.note(EventKind.PARTITION_STRAY, repr(partition), text)
 

@@ -82,7 +82,11 @@ class WriteWatermarks:
             self._handed[directory] = handed_over.read(node.world.disk, directory.path)
         if not (watermark or directory.closed or self._handed[directory]):
             return
-        total, usable = node.world.disk.space(directory.path)
+        try:
+            with directory.guarded("its volume cannot be looked at"):
+                total, usable = node.world.disk.space(directory.path)
+        except KafkaError:
+            return  # it is offline now, and has said so
         before = directory.closed is not None
         closed = is_closed(before, total, usable, watermark)
         if closed and not before:
