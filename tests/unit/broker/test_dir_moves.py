@@ -634,3 +634,32 @@ def test_nothing_is_lost_at_whichever_step_a_move_ends(end: str) -> None:
     assert steps > 30
     for step in range(1, steps + 1):
         ended_at(step, end)
+
+
+def test_a_move_back_waits_until_the_one_before_has_removed_the_old_replica() -> None:
+    async def script(brokers: Brokers) -> None:
+        sent = await filled(brokers, count=5)
+        source, node = home(brokers), brokers.nodes[1]
+        target = elsewhere(source)
+        faults = brokers.sim.host("b1").disk_faults
+        assert await alter(brokers, target) is ErrorCode.NONE
+        while home(brokers) != target:  # noqa: ASYNC110
+            await asyncio.sleep(0.0001)
+        # There is no room any more for what is left to be written there.
+        faults.capacity, faults.full_in = brokers.sim.host("b1").volume.used, target
+        await asyncio.sleep(3)
+        assert entries(brokers) == [f"{ONE}/t-0", f"{TWO}/t-0"]
+        assert await alter(brokers, source) is ErrorCode.NONE
+        await asyncio.sleep(30)
+        assert not [each.failure for each in node.replicas.dirs if each.failure]
+        assert home(brokers) == target
+        assert len(node.replicas.moves) == 1
+        faults.full_in = "nowhere"
+        await brokers.until(lambda: home(brokers) == source)
+        await brokers.until(lambda: entries(brokers) == [f"{source}/t-0"], seconds=120)
+        assert values(brokers.partition(1, "t")) == sent
+        await brokers.reboot(1, "kill")
+        assert values(brokers.partition(1, "t")) == sent
+
+    dirs: dict[str, Any] = {"metadata_log_dir": "/data/meta", "log_dirs": f"{ONE},{TWO}"}
+    play(script, count=1, **dirs)

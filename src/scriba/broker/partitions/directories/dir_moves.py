@@ -14,7 +14,7 @@ while clients write and read. It takes these steps, and whatever ends one, nothi
 4. The switch: in one step of the loop, with both logs at the same end, the future replica gets the
    partition's name and takes all that follows. Followers, fetches and watermarks do not notice.
 5. The new log is flushed where it is. Only then the old one goes; where that fails it is kept,
-   under another name.
+   under another name. A move back waits for that.
 
 A crash may leave the partition in both directories: the copy with the greater (epoch, end) is the
 replica, for the other one is a prefix of it. It may leave a future replica alone: then the switch
@@ -166,7 +166,7 @@ class DirMoves:
         self._moves: dict[PartitionName, Move] = {}
         self._resuming: dict[PartitionName, tuple[LogDir, str]] = {}
         """Moves of an earlier run whose future replica is being opened, with its entry."""
-        self._settling: set[asyncio.Task[None]] = set()
+        self._settling: set[Move] = set()
         """Moves that have taken over and have yet to remove the old replica."""
         self._preferred: dict[PartitionName, LogDir] = {}
         self._throttle = Throttle(
@@ -369,8 +369,8 @@ class DirMoves:
 
     async def close(self) -> None:
         """Ends all work; the next start goes on with it."""
-        begun = [each.task for each in self._moves.values() if each.task is not None]
-        tasks = [*begun, *self._settling]
+        moves = (*self._moves.values(), *self._settling)
+        tasks = [each.task for each in moves if each.task is not None]
         for task in tasks:
             task.cancel()
         if tasks:
@@ -427,6 +427,7 @@ class DirMoves:
             self._at_once = asyncio.Semaphore(max(len(self._node.replicas.dirs), 1))
         try:
             await self._found_again(move)
+            await self._name_free(move)
             async with self._at_once:
                 await self._copy(move)
                 await self._promise(name, move)
@@ -438,17 +439,30 @@ class DirMoves:
                 move.task = None
                 self.stop(name, f"given up: {error.message}")
             return
-        assert move.task is not None, "a move is carried out by its task"
-        self._settling.add(move.task)
+        self._settling.add(move)
         try:
             await self._settle(name, move)
         finally:
-            self._settling.discard(move.task)
+            self._settling.discard(move)
 
     async def _found_again(self, move: Move) -> None:
         """Makes the name durable, by which a start knows what was asked for."""
         with suppress(NoRoom):
             await move.log.sync(hurried=True)
+
+    async def _name_free(self, move: Move) -> None:
+        """Back to where an earlier move came from, it waits until that has removed the old replica:
+        there is one directory of the partition's name, and until then nothing else is durable."""
+        for earlier in tuple(self._settling):
+            same = earlier.partition is move.partition and earlier.source is move.target
+            if same and earlier.task is not None:
+                text = (
+                    f"waits until the replica is durable in {earlier.target.path}: before that "
+                    f"the one in {move.target.path} is kept"
+                )
+                self._node.note(EventKind.DIR_MOVE_STALLED, repr(move.partition), text)
+                await asyncio.wait((earlier.task,))
+        self._check(move)
 
     async def _wait_for_room(self, move: Move, error: NoRoom) -> None:
         """A full device is waited for: the current replica is served meanwhile as ever."""
