@@ -251,3 +251,83 @@ def test_who_moves_more_than_allowed_waits_for_the_rest(rate: float) -> None:
     throttle = Throttle(Still())  # type: ignore[arg-type]
     assert throttle.pause_ms(100, rate) == pytest.approx(100_000 / rate)
     assert throttle.pause_ms(50, rate) == pytest.approx(150_000 / rate)
+
+
+@pytest.mark.parametrize("shortened", ["by retention", "by its leader"])
+def test_a_log_that_is_shortened_while_a_worker_reads_it_stays_cleanable(
+    in_a_node: InANode, shortened: str
+) -> None:
+    async def script(node: Node, world: ProcessWorld) -> None:
+        client = await Peer.connect(world.net, "127.0.0.1", 9092)
+        await create(client, "t", cleanup_policy="compact,delete")
+        await fill(client, world, "t")
+        partition = node.replicas.find("t", 0)
+        (directory,) = node.replicas.dirs
+        cleaning = asyncio.create_task(cleaning_pass(node, world.clock.now()))
+        while not node.log_cleaner.gauges.in_progress:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        await asyncio.sleep(5)
+        if shortened == "by retention":
+            partition.move_start(7)
+            await retention_pass(node, world.clock.now())
+        else:
+            await directory.truncate(partition.log, 2, world.clock.now())
+        await cleaning
+        assert not node.log_cleaner.uncleanable
+        [(about, text)] = events(node, *COMPACTION)
+        assert (about, text) == ("t-0", "given up: the log has changed meanwhile")
+        await fill(client, world, "t")
+        await cleaning_pass(node, world.clock.now())
+        assert node.counters.compactions == 1
+
+    in_a_node(script, **QUIET, log_cleaner_io_max_bytes_per_second=100)
+
+
+@pytest.mark.parametrize("truncation", ["done", "under way"])
+def test_a_compaction_that_ends_beside_a_truncation_leaves_its_checkpoint_lowered(
+    in_a_node: InANode, monkeypatch: pytest.MonkeyPatch, truncation: str
+) -> None:
+    async def script(node: Node, world: ProcessWorld) -> None:
+        client = await Peer.connect(world.net, "127.0.0.1", 9092)
+        await create(client, "t")
+        await fill(client, world, "t")
+        partition = node.replicas.find("t", 0)
+        (directory,) = node.replicas.dirs
+        one_pass = LogCleaner._pass
+
+        async def meanwhile(cleaner: LogCleaner, *given: Any) -> Any:
+            done = await one_pass(cleaner, *given)
+            if truncation == "done":
+                await directory.truncate(partition.log, 1, world.clock.now())
+            else:
+                monkeypatch.setattr(node.replicas.fetchers, "is_truncating", lambda _: True)
+            return done
+
+        monkeypatch.setattr(LogCleaner, "_pass", meanwhile)
+        await cleaning_pass(node, world.clock.now())
+        assert directory.compacted.get(PartitionName("t", 0), 0) <= 1
+
+    in_a_node(script, **QUIET)
+
+
+def test_a_log_that_was_truncated_while_it_waited_for_its_turn_is_looked_at_again(
+    in_a_node: InANode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def script(node: Node, world: ProcessWorld) -> None:
+        client = await Peer.connect(world.net, "127.0.0.1", 9092)
+        await create(client, "t")
+        await fill(client, world, "t")
+        partition = node.replicas.find("t", 0)
+        (directory,) = node.replicas.dirs
+        work_off = LogCleaner._work_off
+
+        async def later(cleaner: LogCleaner, *given: Any) -> None:
+            await directory.truncate(partition.log, 4, world.clock.now())
+            await work_off(cleaner, *given)
+
+        monkeypatch.setattr(LogCleaner, "_work_off", later)
+        await cleaning_pass(node, world.clock.now())
+        assert directory.compacted.get(PartitionName("t", 0), 0) <= partition.log.end_offset
+        assert node.counters.compactions == 0
+
+    in_a_node(script, **QUIET)

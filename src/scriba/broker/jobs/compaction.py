@@ -78,6 +78,8 @@ class _Candidate(NamedTuple):
     partition: Partition
     home: LogDir
     dirt: Dirt
+    generation: int
+    """That of the log when it was looked at."""
 
 
 class LogCleanerHost(Configuration, Counting, EventLog, WorldAccess, Protocol):
@@ -123,10 +125,11 @@ class LogCleaner:
             if home is None or not self._may_clean(partition) or partition in self.uncleanable:
                 continue
             with suppress(KafkaError, OSError):  # the log has said so, or is gone
+                generation = partition.log.compaction.generation
                 dirt = await self._look(partition, home, now)
                 delay_ms = max(delay_ms, dirt.overdue_ms)
                 if dirt.is_due(partition.log.settings):
-                    found.append((_Candidate(partition, home, dirt), dirt))
+                    found.append((_Candidate(partition, home, dirt, generation), dirt))
         gauges = self.gauges
         gauges.max_dirty_percent = int(100 * max((dirt.ratio for _, dirt in found), default=0))
         gauges.max_compaction_delay_ms = delay_ms
@@ -212,7 +215,7 @@ class LogCleaner:
         return EventKind.PARTITION_UNCLEANABLE, why
 
     async def _compact(self, worker: Worker, candidate: _Candidate) -> None:
-        partition, home, dirt = candidate
+        partition, home, dirt, _ = candidate
         name = PartitionName(partition.topic, partition.index)
         first_dirty = dirt.first_dirty
         while first_dirty < dirt.first_uncleanable:
@@ -220,35 +223,51 @@ class LogCleaner:
             first_dirty = done.end_offset
             if home.logs.get(name) is not partition.log:
                 raise Stale  # its topic was deleted, and may have been made anew under its name
+            if self._is_cut(candidate):
+                raise Stale  # the checkpoint is lowered for a truncation, and stays so
             await home.checkpoint_compacted(home.compacted | {name: first_dirty})
 
     async def _pass(self, worker: Worker, candidate: _Candidate, first_dirty: int) -> Finished:
         """As much as the keys fit into the memory for them."""
-        partition, home, dirt = candidate
+        partition, home, dirt, generation = candidate
         node, log = self._node, partition.log
         now = node.world.clock.now()
-        generation = log.compaction.generation
         means = means_of(node.settings)
         seed = node.world.rng.bytes(16)
         work = work_on(log, first_dirty, dirt.first_uncleanable, means, seed, now)
+        sources = {segment.base_offset for segment in work.segments}
         told = (0, 0)
-        async with aclosing(worker.run(TASK, work)) as steps:
-            async for step in in_time(node.world.clock, steps, worker.idle):
-                if not self._may_clean(partition) or generation != log.compaction.generation:
-                    raise Stale
-                match step:
-                    case Progress(read, written):
-                        self._count(read, written)
-                        told = (told[0] + read, told[1] + written)
-                        await self._hold_back(read + written)
-                    case Rewritten():
-                        await home.take_compacted(log, step, generation, now)
-                    case Finished():
-                        # Steps are told when they are large enough; the rest of them is not.
-                        self._count(step.bytes_read - told[0], step.bytes_written - told[1])
-                        self._note(partition, step, now)
-                        return step
+        try:
+            async with aclosing(worker.run(TASK, work)) as steps:
+                async for step in in_time(node.world.clock, steps, worker.idle):
+                    if not self._may_clean(partition) or self._is_cut(candidate):
+                        raise Stale
+                    match step:
+                        case Progress(read, written):
+                            self._count(read, written)
+                            told = (told[0] + read, told[1] + written)
+                            await self._hold_back(read + written)
+                        case Rewritten():
+                            await home.take_compacted(log, step, generation, now)
+                            sources.difference_update(step.replaced)
+                        case Finished():
+                            # Steps are told when they are large enough; the rest of them is not.
+                            self._count(step.bytes_read - told[0], step.bytes_written - told[1])
+                            self._note(partition, step, now)
+                            return step
+        except Exception as error:
+            gone = sources - {each.base_offset for each in log.compaction.sources(log.end_offset)}
+            # What is no longer the log's says nothing of it, whatever the worker found there.
+            if isinstance(error, Starved) or not (gone or self._is_cut(candidate)):
+                raise
+            raise Stale from error
         raise Stale
+
+    def _is_cut(self, candidate: _Candidate) -> bool:
+        """Whether the log was truncated since it was looked at, or is about to be."""
+        partition = candidate.partition
+        cut = candidate.generation != partition.log.compaction.generation
+        return cut or self._node.replicas.fetchers.is_truncating(partition)
 
     def _count(self, read: int, written: int) -> None:
         self._node.counters.compaction_bytes_read += read
