@@ -111,13 +111,14 @@ async def _offset(
     else:
         partition.check_leader(asked.current_leader_epoch)
     leader, store = partition.leader, partition.log
+    bound, known = store.end_offset, store.end_offset
     if request.replica_id == CONSUMER:
         bound = partition.readable(request.isolation_level == READ_COMMITTED).value
-    else:
-        bound = store.end_offset
+        known = partition.high_watermark.value
     # A new leader knows late how far its predecessor was: until then it would send clients back
-    # behind what they have seen (KIP-207).
-    lags = leader is not None and bound < leader.epoch_start_offset
+    # behind what they have seen (KIP-207). That is a matter of the high watermark: a transaction
+    # that was open then bounds what its predecessor told as well.
+    lags = leader is not None and known < leader.epoch_start_offset
     match asked.timestamp:
         case -1:
             if lags:
