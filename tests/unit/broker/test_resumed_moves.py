@@ -74,3 +74,19 @@ def test_a_move_that_is_being_taken_up_is_not_begun_once_more(
         assert values(brokers.partition(1, "t")) == sent
 
     play(script, count=1, **DIRS)
+
+
+def test_a_copy_that_is_being_opened_is_kept_where_the_current_replica_goes_out_of_use(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def script(brokers: Brokers) -> None:
+        await filled(brokers)
+        gate = held_back(monkeypatch)
+        await interrupted(brokers)
+        before = entries(brokers)
+        brokers.partition(1, "t").log.fail("damaged", device=False)
+        gate.set()
+        await asyncio.sleep(5)
+        assert entries(brokers) == before, "it may be all there is"
+
+    play(script, count=1, **DIRS)

@@ -166,6 +166,8 @@ class DirMoves:
         self._moves: dict[PartitionName, Move] = {}
         self._resuming: dict[PartitionName, tuple[LogDir, str]] = {}
         """Moves of an earlier run whose future replica is being opened, with its entry."""
+        self._left: set[tuple[LogDir, str]] = set()
+        """Those of them whose current replica went out of use meanwhile."""
         self._settling: set[Move] = set()
         """Moves that have taken over and have yet to remove the old replica."""
         self._preferred: dict[PartitionName, LogDir] = {}
@@ -335,7 +337,8 @@ class DirMoves:
 
         Whether the controller may believe that the replica lies elsewhere.
         """
-        self._resuming.pop(name, None)
+        if name in self._resuming:
+            self._left.add(self._resuming.pop(name))
         move = self._moves.pop(name, None)
         if move is None:
             return False
@@ -403,6 +406,11 @@ class DirMoves:
                 del self._resuming[name]
                 text = f"not resumed, {target.path}/{entry} is kept: {error.message}"
                 node.note(EventKind.DIR_MOVE_ENDED, repr(partition), text)
+            return
+        if (target, entry) in self._left:
+            self._left.discard((target, entry))
+            text = f"not resumed, {target.path}/{entry} is kept: the current replica is out of use"
+            node.note(EventKind.DIR_MOVE_ENDED, repr(partition), text)
             return
         wanted = (
             self._resuming.get(name) == (target, entry) and node.replicas.get(*name) is partition
