@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from scriba.broker.handlers.records.fetch import fetch
 from scriba.broker.net.request_memory import (
     AGED_MS,
     LOOK_S,
@@ -19,6 +20,7 @@ from scriba.broker.net.request_memory import (
     RequestMemory,
 )
 from scriba.broker.node import Node
+from scriba.broker.request import ANONYMOUS, Context, Deferred
 from scriba.config import ConfigError
 from scriba.errors import ErrorCode
 from scriba.events import EventKind
@@ -31,11 +33,13 @@ from scriba.runtime.world import RealWorld
 from scriba.settings import NodeSettings
 from scriba.testing.sim.world.peer import Peer
 from scriba.testing.sim.world.world import ProcessWorld, SimWorld
+from scriba.wire.apis import ApiKey
 from scriba.wire.messages.admin import (
     CreatableTopic,
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
+from scriba.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from scriba.wire.messages.metadata import ApiVersionsRequest, ApiVersionsResponse
 from scriba.wire.messages.produce import (
     PartitionProduceData,
@@ -351,6 +355,32 @@ def test_memory_for_requests_has_room_for_the_largest(in_a_node: InANode) -> Non
             NodeSettings.parse({"log.dirs": "/d", "queued.max.request.bytes": value})
     kept = NodeSettings.parse({"log.dirs": "/d", "queued.max.request.bytes": "104857600"})
     assert kept.queued_max_request_bytes == 104857600
+
+
+@pytest.mark.parametrize("version", [4, 6, 7, 11])
+def test_a_fetch_that_waits_keeps_each_partition_once(in_a_node: InANode, version: int) -> None:
+    async def script(node: Node, world: ProcessWorld) -> None:
+        peer = await made(world)
+        asked = [FetchPartition(partition=0, partition_max_bytes=1024)] * 5_000
+        named = FetchRequest(
+            max_wait_ms=60_000,
+            min_bytes=1,
+            max_bytes=1 << 20,
+            session_epoch=-1,
+            topics=[FetchTopic(topic="t", partitions=asked)],
+        )
+        ctx = Context(ANONYMOUS, "PLAINTEXT", "c", "127.0.0.1", ApiKey.FETCH, version, 0)
+        answer = fetch(node, ctx, named)
+        assert isinstance(answer, Deferred)
+        waiting = asyncio.ensure_future(answer.awaitable)
+        await asyncio.sleep(2)
+        assert sum(len(topic.partitions) for topic in named.topics) == (version < 7)
+        assert code_of(await peer.call(request(100), 9, ProduceResponse)) == ErrorCode.NONE
+        response = await waiting
+        assert isinstance(response, FetchResponse)
+        assert [len(topic.partitions) for topic in response.responses] == [1]
+
+    in_a_node(script)
 
 
 def test_control_groups_bound_what_a_process_may_have(tmp_path: Path) -> None:

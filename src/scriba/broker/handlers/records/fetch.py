@@ -10,7 +10,7 @@ its partitions and reads again when one moves, until its time is up.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from scriba.broker.access import Operation, Resource
@@ -36,6 +36,7 @@ from scriba.wire.messages.fetch import (
     FetchRequest,
     FetchResponse,
     FetchResponseEpochEndOffset,
+    FetchTopic,
     PartitionData,
 )
 from scriba.wire.schema import Hole
@@ -122,11 +123,23 @@ async def _fetch_many(
     except KafkaError as error:
         node.counters.failed_fetch += 1
         return FetchResponse(error_code=error.code)
-    if ctx.version >= FIRST_WITH_ERROR:
-        # The plan has each partition once; a request may name one as often as it likes, and wait.
-        request.topics = []
-        request.forgotten_topics_data = []
+    # The plan has each partition once; a request may name one as often as it likes, and wait.
+    told = ctx.version >= FIRST_WITH_ERROR
+    request.topics = [] if told else await in_slices(_each_once(plan.watched), pace)
+    request.forgotten_topics_data = []
     return await _wait(node, ctx, request, plan, replica, None)
+
+
+def _each_once(watched: Iterable[Watched]) -> Generator[None, None, list[FetchTopic]]:
+    """What is told of each partition if the whole is refused (`refuse`)."""
+    topics: dict[str, FetchTopic] = {}
+    for each in watched:
+        yield
+        topic = topics.get(each.topic)
+        if topic is None:
+            topic = topics[each.topic] = FetchTopic(topic=each.topic)
+        topic.partitions.append(each.asked)
+    return list(topics.values())
 
 
 def _enough(result: _Round, request: FetchRequest) -> bool:
