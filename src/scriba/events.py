@@ -76,9 +76,10 @@ class EventKind(enum.Enum):
     DIR_MOVE_STALLED = (
         "dir_move_stalled",
         WARNING,
-        "The copy of a replica to another log directory waits for room there. Clients do not "
-        "notice.",
-        "Make room in that directory, or ask for the one in which the replica is: that ends it.",
+        "The copy of a replica to another log directory waits for room there, or back to where it "
+        "came from until the move before is durable. Clients do not notice.",
+        "Make room in the directory that is named, or ask for the one in which the replica is: "
+        "that ends it.",
     )
     DIR_MOVE_ENDED = (
         "dir_move_ended",
