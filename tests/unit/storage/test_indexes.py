@@ -167,6 +167,42 @@ def test_damage_in_a_time_index_is_noticed() -> None:
         assert not TimeIndex(BASE, 2).load(struct.pack(">qiqi", *entries), 2**40)
 
 
+def loaded_one_by_one(entries: list[tuple[int, int]], end_offset: int) -> int | None:
+    """How many entries of a file are taken; None if it is damaged."""
+    before, taken = (-1, -1), 0
+    for timestamp, relative in entries:
+        if timestamp <= before[0] or relative < max(before[1], 0):
+            return None
+        before = (timestamp, relative)
+        taken += BASE + relative < end_offset
+    return taken
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from([1, 1, 1, 0, -1, 2**32, 2**62, -(2**63)]),
+            st.sampled_from([0, 1, 2, 5, -3, 2**30]),
+        ),
+        max_size=9,
+    ),
+    st.integers(0, 12),
+)
+def test_a_time_index_is_taken_as_if_its_entries_were_looked_at_one_by_one(
+    steps: list[tuple[int, int]], past: int
+) -> None:
+    entries, timestamp, relative = list[tuple[int, int]](), 0, 0
+    for later, further in steps:
+        timestamp = max(min(timestamp + later, 2**63 - 1), -(2**63))
+        relative = max(min(relative + further, 2**31 - 1), -(2**31))
+        entries.append((timestamp, relative))
+    index = TimeIndex(BASE, len(entries))
+    good = index.load(b"".join(struct.pack(">qi", *each) for each in entries), BASE + past)
+    taken = loaded_one_by_one(entries, BASE + past)
+    assert good == (taken is not None)
+    assert not good or len(index) == taken
+
+
 def test_the_last_entry_alone_is_enough_to_go_on() -> None:
     index = TimeIndex(BASE, 2)
     assert index.read_last(struct.pack(">qi", 20, 5))
