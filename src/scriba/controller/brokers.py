@@ -18,6 +18,7 @@ from scriba.controller import levels
 from scriba.controller.image import ELIGIBLE_VERSION, METADATA_VERSION, BrokerImage
 from scriba.controller.partitions.balance_runs import joined
 from scriba.controller.partitions.elections import update_leaders
+from scriba.controller.plans import BARRIER, Step
 from scriba.controller.state import BrokerNews, Result, Session, State, fail
 from scriba.errors import ErrorCode
 from scriba.instant import Instant
@@ -137,7 +138,7 @@ def _refuse_living(
 
 def _registration(
     state: State, record: RegisterBrokerRecord, same: bool, clean: bool
-) -> Iterator[Message]:
+) -> Iterator[Step]:
     """A new incarnation is out of everything first, and eligible for nothing after a crash."""
     broker_id = record.broker_id
     if not same and not clean and state.image.features.get(ELIGIBLE_VERSION):
@@ -152,7 +153,7 @@ def _registration(
     yield from begun
 
 
-def _missing(state: State, broker_id: int, directories: Collection[bytes]) -> Iterator[Message]:
+def _missing(state: State, broker_id: int, directories: Collection[bytes]) -> Iterator[Step]:
     """Strikes what lies in directories that a broker came back without.
 
     It begins such replicas anew, and empty ones must not lead.
@@ -166,6 +167,7 @@ def _missing(state: State, broker_id: int, directories: Collection[bytes]) -> It
         if each[2].directory(broker_id) not in directories
     )
     yield from update_leaders(state, gone, untrusted=broker_id)
+    yield BARRIER  # it may have been in sync with these
 
 
 def _check_directories(state: State, request: BrokerRegistrationRequest) -> None:
@@ -279,7 +281,9 @@ def _heartbeat(
     before: Standing,
     after: Standing,
     request: BrokerHeartbeatRequest,
-) -> Iterator[Message]:
+) -> Iterator[Step]:
+    """What it lost comes first: nobody is elected by what a failed disk had."""
+    yield from _offline(state, broker, request.offline_log_dirs)
     if after is Standing.CONTROLLED_SHUTDOWN:
         # Again where it still leads: another controller may have stopped half-way.
         yield from _controlled_shutdown(state, broker)
@@ -292,9 +296,15 @@ def _heartbeat(
                 yield _change(broker, fenced=UNFENCE)
                 awaiting = state.partitions.awaiting(state.image, broker.id)
                 yield from update_leaders(state, awaiting, including=broker.id)
-    offline = set(request.offline_log_dirs).intersection(broker.directories)
+    if _cordons_changed(state, broker, request):
+        yield BARRIER
+        yield _change(broker, cordoned_log_dirs=list(request.cordoned_log_dirs or ()))
+
+
+def _offline(state: State, broker: BrokerImage, failed: Collection[bytes]) -> Iterator[Step]:
+    """What a failed device had may be gone, or come back older than it was: nobody leads by it."""
+    offline = set(failed).intersection(broker.directories)
     if offline and len(offline) < len(broker.directories):
-        # What a failed device had may be gone, or come back older than it was: nobody leads by it.
         lost = (
             p
             for p in state.partitions.trusted(state.image, broker.id)
@@ -302,8 +312,7 @@ def _heartbeat(
         )
         yield from update_leaders(state, lost, untrusted=broker.id)
         yield _change(broker, log_dirs=[d for d in broker.directories if d not in offline])
-    if _cordons_changed(state, broker, request):
-        yield _change(broker, cordoned_log_dirs=list(request.cordoned_log_dirs or ()))
+        yield BARRIER
 
 
 def _controlled_shutdown(state: State, broker: BrokerImage) -> Iterator[Message]:

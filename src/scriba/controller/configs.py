@@ -6,13 +6,14 @@ checked against what a running node can take; those for all brokers have the emp
 
 import enum
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from scriba.config import ConfigError, Kind, Settings
 from scriba.controller.image import BROKER, ELIGIBLE_VERSION, GROUP, TOPIC
 from scriba.controller.partitions.elections import MIN_ISR, observe, reckon_eligible
 from scriba.controller.partitions.placement import check_racks
+from scriba.controller.plans import BARRIER, Step
 from scriba.controller.state import Result, State, fail
 from scriba.errors import ErrorCode, KafkaError
 from scriba.instant import Instant
@@ -43,15 +44,16 @@ class Operation(enum.IntEnum):
 def incremental_alter_configs(
     state: State, request: IncrementalAlterConfigsRequest, version: int, now: Instant
 ) -> Result:
-    records, outcomes = _each_resource(
+    response = IncrementalAlterConfigsResponse()
+    answer = IncrementalAlterConfigsResponseAlterConfigsResourceResponse
+    plan = _each_resource(
         request.resources,
         lambda resource: _incremental(
             state, resource.resource_type, resource.resource_name, resource.configs
         ),
+        lambda **outcome: response.responses.append(answer(**outcome)),
     )
-    answer = IncrementalAlterConfigsResponseAlterConfigsResourceResponse
-    response = IncrementalAlterConfigsResponse(responses=[answer(**o) for o in outcomes])
-    return Result([] if request.validate_only else records, response)
+    return _result(plan, response, request.validate_only)
 
 
 def alter_configs(state: State, request: AlterConfigsRequest, version: int, now: Instant) -> Result:
@@ -63,24 +65,44 @@ def alter_configs(state: State, request: AlterConfigsRequest, version: int, now:
         dropped = dict.fromkeys(name for name in state.image.config(*key) if name not in wanted)
         return _changes(state, *key, wanted | dropped)
 
-    records, outcomes = _each_resource(request.resources, replace_all)
+    response = AlterConfigsResponse()
     answer = AlterConfigsResponseAlterConfigsResourceResponse
-    response = AlterConfigsResponse(responses=[answer(**o) for o in outcomes])
-    return Result([] if request.validate_only else records, response)
+    plan = _each_resource(
+        request.resources,
+        replace_all,
+        lambda **outcome: response.responses.append(answer(**outcome)),
+    )
+    return _result(plan, response, request.validate_only)
+
+
+def _result(plan: Iterator[Step], response: Message, validate_only: bool) -> Result:
+    if validate_only:
+        for _ in plan:
+            pass
+        return Result([], response)
+    return Result(plan, response)
 
 
 def _each_resource(
-    resources: Iterable[Any], alter: Callable[[Any], list[Message]]
-) -> tuple[list[Message], list[dict[str, Any]]]:
-    """One resource's error does not touch the others."""
-    resources = list(resources)
+    resources: Sequence[Any],
+    alter: Callable[[Any], list[Message]],
+    answer: Callable[..., None],
+) -> Iterator[Step]:
+    """One resource's error does not touch the others.
+
+    Settings of all brokers and those of a topic may concern the same partitions, so they are
+    written apart. Topics have none in common.
+    """
     seen: dict[tuple[int, str], int] = {}
     for resource in resources:
         key = (resource.resource_type, resource.resource_name)
         seen[key] = seen.get(key, 0) + 1
-    records: list[Message] = []
-    outcomes: list[dict[str, Any]] = []
-    for resource in resources:
+    apart = False
+    for position, resource in enumerate(resources):
+        of_all_brokers = resource.resource_type == BROKER and not resource.resource_name
+        if position and (of_all_brokers or apart):
+            yield BARRIER
+        apart = of_all_brokers
         key = (resource.resource_type, resource.resource_name)
         code, message = ErrorCode.NONE, None
         try:
@@ -91,18 +113,15 @@ def _each_resource(
                     "put its changes together",
                 )
             _refuse_ambiguous(resource.configs)
-            records += alter(resource)
+            yield from alter(resource)
         except KafkaError as error:
             code, message = error.code, error.message
-        outcomes.append(
-            {
-                "error_code": code,
-                "error_message": message,
-                "resource_type": resource.resource_type,
-                "resource_name": resource.resource_name,
-            }
+        answer(
+            error_code=code,
+            error_message=message,
+            resource_type=resource.resource_type,
+            resource_name=resource.resource_name,
         )
-    return records, outcomes
 
 
 def _refuse_ambiguous(configs: Iterable[Any]) -> None:

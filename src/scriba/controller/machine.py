@@ -2,7 +2,8 @@
 
 `handle` looks at the speculative image, which has every record appended so far, and returns the
 records that carry out a request together with its response; it changes nothing but the brokers'
-sessions. The shell appends the records, then `replay`s them here. A response leaves only when the
+sessions. The shell appends the records a slice at a time, and `replay`s each slice here before it
+pulls the next (`plans`). A response leaves only when the
 high watermark covers what had been appended when it was computed: a reader never sees a state that
 a new controller would not know.
 
@@ -20,6 +21,7 @@ from scriba.controller.partitions import elections, isr, reassignments, unclean
 from scriba.controller.partitions.balancing import Balancer
 from scriba.controller.partitions.preferred_leaders import LeaderRebalance
 from scriba.controller.partitions.unclean import Choice, Place, Question
+from scriba.controller.plans import Step
 from scriba.controller.state import BrokerNews, Ends, Result, Session, State
 from scriba.errors import ErrorCode, KafkaError
 from scriba.instant import Instant
@@ -139,7 +141,7 @@ class Controller:
         self._listen(now)
         return handler(self.state, request, version, now)
 
-    def tick(self, now: Instant) -> Iterable[Message]:
+    def tick(self, now: Instant) -> Iterable[Step]:
         """Fences brokers that have been silent too long, else has a few preferred leaders come
         back. To be called at least once a second."""
         self._listen(now)
@@ -156,7 +158,7 @@ class Controller:
 
     def broker_lost(
         self, broker_id: int, broker_epoch: int, since: Instant, now: Instant
-    ) -> Iterable[Message]:
+    ) -> Iterable[Step]:
         """A broker is proven dead: its connection ended at `since` and its address refuses.
 
         One that was heard of later, or under another epoch, is not. A wrong guess costs an
@@ -229,7 +231,7 @@ class Controller:
         answers: Mapping[Place, Ends],
         told: list[Choice],
         now: Instant,
-    ) -> Iterable[Message]:
+    ) -> Iterable[Step]:
         """Elects by what replicas answered; `told` gets what each election loses."""
         self._listen(now)
         return unclean.elect(self.state, asked, answers, told)
@@ -240,7 +242,7 @@ class Controller:
         if session is not None:
             session.metadata_offset = max(session.metadata_offset, end_offset - 1)
 
-    def _fence(self, silent: list[BrokerImage], cause: str) -> Iterable[Message]:
+    def _fence(self, silent: list[BrokerImage], cause: str) -> Iterable[Step]:
         for broker in silent:
             self.state.sessions.pop(broker.id, None)
         return brokers.fence(self.state, silent, cause)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from scriba.controller.image import BrokerImage, ClusterImage
 from scriba.controller.indexes import PartitionIndex
+from scriba.controller.plans import Step
 from scriba.errors import ErrorCode, KafkaError
 from scriba.settings.node import NodeSettings
 from scriba.wire.messages.admin import CreatableTopicConfigs
@@ -35,12 +36,13 @@ class Ends(NamedTuple):
 class Result(NamedTuple):
     """What a request comes to. `response` is complete once `records` is exhausted.
 
-    An atomic result becomes one batch. The others may be cut: each record stands for itself, as
-    when a broker's thousands of partitions lose a replica. Records may be made as they are
-    pulled, so that whoever runs the machine can pause in between.
+    An atomic result becomes one batch, or one from each of its barriers to the next. The others may
+    be cut anywhere: each record stands for itself, as when a broker's thousands of partitions lose
+    a replica. Records may be made as they are pulled, so that whoever runs the machine can pause
+    in between (`plans`).
     """
 
-    records: Iterable[Message]
+    records: Iterable[Step]
     response: Message
     atomic: bool = True
 

@@ -3,7 +3,7 @@
 import asyncio
 import gc
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -15,7 +15,10 @@ from scriba.broker.metadata.quorum.snapshots import QuorumFacts
 from scriba.broker.node import Node
 from scriba.controller.image import ClusterImage, Delta
 from scriba.controller.levels import NEWEST, encode
+from scriba.controller.machine import Controller
+from scriba.controller.plans import BARRIER, Step
 from scriba.errors import ErrorCode
+from scriba.instant import Instant
 from scriba.records.header import read_header
 from scriba.runtime.loop import pace
 from scriba.settings import TopicSettings
@@ -101,6 +104,66 @@ def test_collector_looks_after_each_slice_of_a_long_change() -> None:
             assert looked.total() >= MANY // SLICE
             assert looked[1] >= looked.total() // pace.OLDER_EVERY > 0
             assert not looked[2]
+            await rig.stop()
+
+        await live(body)
+
+    simulate(story)
+
+
+def test_phase_of_a_plan_finds_the_one_before_it_in_the_image() -> None:
+    async def story(host: SimHost, live: Any) -> None:
+        async def body(world: ProcessWorld) -> None:
+            rig = await Rig(world).start()
+            assert await rig.create("t") is ErrorCode.NONE
+            active = rig.node.active
+            assert active is not None
+            image = active.machine.image
+            topic_id = image.topics_by_name["t"].id
+            record = PartitionChangeRecord(topic_id=topic_id, partition_id=0, isr=[])
+            epochs: list[int] = []
+
+            def plan(machine: Controller, now: Instant) -> Iterator[Step]:
+                for _ in range(3):
+                    yield record
+                    yield BARRIER
+                    yield BARRIER
+                    epochs.append(image.topics_by_id[topic_id].partitions[0].partition_epoch)
+
+            await active.step(plan)
+            assert epochs == [1, 2, 3]
+            with pytest.raises(AssertionError, match="two records of one slice"):
+                await active.step(lambda machine, now: [record, record])
+            await rig.stop()
+
+        await live(body)
+
+    simulate(story)
+
+
+def test_atomic_plan_is_a_batch_from_barrier_to_barrier() -> None:
+    """And each is whole in the log, however many slices it takes."""
+
+    async def story(host: SimHost, live: Any) -> None:
+        async def body(world: ProcessWorld) -> None:
+            rig = await Rig(world).start()
+            assert await rig.create("wide", MANY) is ErrorCode.NONE
+            active = rig.node.active
+            assert active is not None
+            topic_id = rig.node.image.topics_by_name["wide"].id
+
+            def plan() -> Iterator[Step]:
+                for count in (1, MANY, SLICE, 2):
+                    for index in range(count):
+                        yield PartitionChangeRecord(topic_id=topic_id, partition_id=index, isr=[])
+                    yield BARRIER
+
+            log = rig.node.quorum.log
+            before = log.end_offset
+            await active._carry_out(plan(), atomic=True)
+            assert active.machine.image == rig.node.image
+            found = await read_batches(log, before, QuorumFacts(0, None))
+            assert [len(batch.records) for batch in found] == [1, MANY, SLICE, 2]
             await rig.stop()
 
         await live(body)

@@ -1,7 +1,7 @@
 """A controller without a quorum, what it appends is committed at once; requests to it."""
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from scriba.controller.features import SUPPORTED
@@ -10,6 +10,7 @@ from scriba.controller.levels import encode
 from scriba.controller.machine import Controller
 from scriba.controller.partitions.elections import End
 from scriba.controller.partitions.unclean import Choice, Place, Question
+from scriba.controller.plans import Step, in_slices, twice
 from scriba.controller.state import Ends
 from scriba.errors import ErrorCode
 from scriba.instant import Instant
@@ -103,13 +104,16 @@ class Cluster:
         self._ids += 1
         return uid(self._ids << 64)
 
-    def append(self, records: Any) -> list[Message]:
-        encoded = [encode(record, self.controller.level) for record in records]
-        decoded = [decode_metadata_record(data) for data in encoded]
-        self.log += encoded
-        if decoded:
+    def append(self, plan: Iterable[Step]) -> list[Message]:
+        appended: list[Message] = []
+        for records in in_slices(plan):
+            assert twice(records) is None, "decided without its own earlier record"
+            encoded = [encode(record, self.controller.level) for record in records]
+            decoded = [decode_metadata_record(data) for data in encoded]
+            self.log += encoded
             self.controller.replay(decoded, self.image.end_offset, epoch=1)
-        return decoded
+            appended += decoded
+        return appended
 
     def _asked(self, questions: list[Question]) -> dict[Place, Ends]:
         return {

@@ -15,7 +15,7 @@ from scriba.wire.messages.brokers import (
     UnregisterBrokerRequest,
 )
 from scriba.wire.messages.stored import BrokerRegistrationChangeRecord, PartitionChangeRecord
-from tests.unit.controller.rig import SET, change
+from tests.unit.controller.rig import SET, alter, change
 
 
 def refusal(cluster: Any, request: Any) -> ErrorCode:
@@ -472,3 +472,15 @@ def test_topic_that_allows_unclean_elections_gets_one_by_itself(trio: Any) -> No
     trio.beat(2, want_fence=True)
     trio.beat(1)
     assert trio.image.topics_by_name["t"].partitions[0].leader == 1
+
+
+def test_election_that_a_request_names_twice_is_held_once(trio: Any) -> None:
+    trio.create("t", -1, -1, assignments={0: [1, 2]})
+    trio.beat(1, want_fence=True)
+    trio.beat(1)
+    assert alter(trio, [2, 1], leader=2, leader_epoch=1, partition_epoch=1).error_code == 0
+    twice = [TopicPartitions(topic="t", partitions=[0, 0])] * 2
+    answer = trio.do(ElectLeadersRequest(election_type=0, topic_partitions=twice))
+    (told,) = [each for topic in answer.replica_election_results for each in topic.partition_result]
+    assert told.error_code == ErrorCode.NONE
+    assert (trio.partition().leader, trio.partition().leader_epoch) == (1, 2)

@@ -14,6 +14,11 @@ from scriba.controller.image import (
 )
 from scriba.errors import ErrorCode
 from scriba.wire.messages.brokers import UnregisterBrokerRequest
+from scriba.wire.messages.configs import (
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsRequestAlterableConfig,
+    IncrementalAlterConfigsRequestAlterConfigsResource,
+)
 from tests.unit.controller.rig import (
     DELETE,
     SET,
@@ -192,6 +197,27 @@ def test_replica_in_a_directory_that_the_broker_came_back_without_is_not_eligibl
     assert led.partition("u").eligible_leader_replicas == (1,)
 
 
+def test_replica_that_was_in_sync_in_a_directory_that_is_missing_now_is_not_eligible(
+    led: Any,
+) -> None:
+    """Its process was killed and comes back without a disk, before anybody has fenced it."""
+    first, second = led.image.brokers[2].directories[0], b"second directory"
+    led.register(2, incarnation_id=led.image.brokers[2].incarnation_id, log_dirs=[first, second])
+    fence(led, 3)
+    assert assign(led, 2, "t", second) == ErrorCode.NONE
+    led.controller.broker_disconnected(2, led.image.brokers[2].epoch)
+    led.register(
+        2,
+        incarnation_id=b"without one disk",
+        previous_broker_epoch=led.image.brokers[2].epoch,
+        log_dirs=[first],
+    )
+    assert sets(led.partition()) == (1, (1,), ())
+    led.beat(2)
+    assert assign(led, 2, "t", first) == ErrorCode.NONE
+    assert sets(fence(led, 1)) == (NO_LEADER, (), (1,)), "the other one is empty"
+
+
 def test_a_single_broker_that_lost_its_power_leads_again_and_it_is_flagged(cluster: Any) -> None:
     cluster.create("t")
     assert sets(restart(cluster, 1, clean=False)) == (NO_LEADER, (), ())
@@ -289,6 +315,29 @@ def test_eligible_replica_on_a_disk_that_failed_is_not_eligible_any_more(led: An
     assert sets(led.partition()) == (1, (1,), ())
 
 
+def test_replica_on_a_disk_that_failed_as_its_broker_leaves_is_not_eligible(led: Any) -> None:
+    """The heartbeat that asks to leave is the first one that names the disk."""
+    known = list(led.image.brokers[1].directories)
+    incarnation = led.image.brokers[1].incarnation_id
+    led.register(1, incarnation_id=incarnation, log_dirs=[*known, b"second directory"])
+    fence(led, 3)
+    led.beat(1, want_shut_down=True, offline_log_dirs=known)
+    assert sets(led.partition()) == (2, (2,), ())
+
+
+def test_replica_on_a_disk_that_failed_while_its_broker_was_away_is_not_elected(led: Any) -> None:
+    """The heartbeat that has the broker unfenced is the first one that names the disk."""
+    known = list(led.image.brokers[1].directories)
+    incarnation = led.image.brokers[1].incarnation_id
+    led.register(1, incarnation_id=incarnation, log_dirs=[*known, b"second directory"])
+    assert sets(fence(led, 3, 2, 1)) == (NO_LEADER, (), (1, 2))
+    led.beat(1, offline_log_dirs=known)
+    assert not led.image.brokers[1].fenced
+    assert sets(led.partition()) == (NO_LEADER, (), (2,))
+    led.beat(2)
+    assert sets(led.partition()) == (2, (2,), ())
+
+
 def test_replica_put_into_a_directory_that_failed_meanwhile_leaves_the_isr(led: Any) -> None:
     assert assign(led, 1, "t", b"a failed one....") == ErrorCode.NONE
     assert sets(led.partition()) == (2, (2, 3), ())
@@ -318,6 +367,31 @@ def test_lower_min_isr_of_the_cluster_leaves_topics_with_their_own_alone(led: An
     assert led.partition("t").eligible_leader_replicas == (2,)
     change(led, TOPIC, "t", ("min.insync.replicas", DELETE, None))
     assert led.partition("t").eligible_leader_replicas == ()
+
+
+def test_topic_that_gets_a_min_isr_of_its_own_is_not_judged_by_that_of_the_cluster(
+    led: Any,
+) -> None:
+    """Also where one request sets both."""
+    change(led, TOPIC, "t", ("min.insync.replicas", DELETE, None))
+    change(led, BROKER, "", ("min.insync.replicas", SET, "2"))
+    fence(led, 3, 2)
+    resources = [
+        IncrementalAlterConfigsRequestAlterConfigsResource(
+            resource_type=kind,
+            resource_name=name,
+            configs=[
+                IncrementalAlterConfigsRequestAlterableConfig(
+                    name="min.insync.replicas", config_operation=SET, value=value
+                )
+            ],
+        )
+        for kind, name, value in ((TOPIC, "t", "2"), (BROKER, "", "1"))
+    ]
+    answer = led.do(IncrementalAlterConfigsRequest(resources=resources))
+    assert [each.error_code for each in answer.responses] == [ErrorCode.NONE] * 2
+    assert led.image.config(BROKER, "")["min.insync.replicas"] == "1"
+    assert led.partition().eligible_leader_replicas == (2,)
 
 
 def test_eligible_replicas_outlive_a_change_while_nobody_leads(led: Any) -> None:

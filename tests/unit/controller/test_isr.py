@@ -8,6 +8,13 @@ from scriba.errors import ErrorCode, KafkaError
 from scriba.wire.messages.brokers import (
     AllocateProducerIdsRequest,
     AlterPartitionRequest,
+    AlterPartitionRequestPartitionData,
+    AlterPartitionRequestTopicData,
+    AssignReplicasToDirsRequest,
+    AssignReplicasToDirsRequestDirectoryData,
+    AssignReplicasToDirsRequestPartitionData,
+    AssignReplicasToDirsRequestTopicData,
+    BrokerState,
 )
 from tests.unit.controller.rig import alter, assign
 
@@ -54,6 +61,25 @@ def test_asking_for_what_is_already_so_writes_nothing(led: Any) -> None:
 def test_refused_changes_change_nothing(led: Any, changes: dict[str, Any], code: ErrorCode) -> None:
     assert alter(led, **({"isr": [1, 2]} | changes)).error_code == code
     assert not led.records
+
+
+def test_partition_that_a_request_names_twice_changes_once(led: Any) -> None:
+    """Both would pass the compare-and-set: the image does not show the first change yet."""
+    wanted = [
+        AlterPartitionRequestPartitionData(
+            new_isr_with_epochs=[BrokerState(broker_id=broker) for broker in isr]
+        )
+        for isr in ([1, 2], [1, 3])
+    ]
+    topic = AlterPartitionRequestTopicData(
+        topic_id=led.image.topics_by_name["t"].id, partitions=wanted
+    )
+    epoch = led.image.brokers[1].epoch
+    request = AlterPartitionRequest(broker_id=1, broker_epoch=epoch, topics=[topic])
+    first, second = led.do(request).topics[0].partitions
+    assert (first.error_code, first.isr) == (ErrorCode.NONE, [1, 2])
+    assert second.error_code == ErrorCode.INVALID_REQUEST
+    assert (led.partition().isr, led.partition().partition_epoch) == ((1, 2), 1)
 
 
 def test_fenced_replica_cannot_join(led: Any) -> None:
@@ -119,6 +145,28 @@ def test_broker_says_in_which_directory_a_replica_is(make_cluster: Any) -> None:
     assert assign(cluster, 1, b"x" * 16, second) == ErrorCode.UNKNOWN_TOPIC_ID
     cluster.beat(1, offline_log_dirs=[second])
     assert cluster.partition().leader == -1
+
+
+def test_replica_is_put_into_one_directory_by_one_request(make_cluster: Any) -> None:
+    cluster = make_cluster()
+    directories = b"first directory.", b"second directory"
+    cluster.register(1, log_dirs=[*directories])
+    cluster.beat(1)
+    cluster.create("t", 1)
+    topic = AssignReplicasToDirsRequestTopicData(
+        topic_id=cluster.image.topics_by_name["t"].id,
+        partitions=[AssignReplicasToDirsRequestPartitionData(partition_index=0)],
+    )
+    asked = [
+        AssignReplicasToDirsRequestDirectoryData(id=each, topics=[topic]) for each in directories
+    ]
+    epoch = cluster.image.brokers[1].epoch
+    answer = cluster.do(
+        AssignReplicasToDirsRequest(broker_id=1, broker_epoch=epoch, directories=asked)
+    )
+    codes = [each.topics[0].partitions[0].error_code for each in answer.directories]
+    assert codes == [ErrorCode.NONE, ErrorCode.INVALID_REQUEST]
+    assert cluster.partition().directories == directories[:1]
 
 
 def test_producer_ids_come_in_blocks_that_never_overlap(trio: Any) -> None:

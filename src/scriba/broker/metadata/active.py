@@ -23,6 +23,7 @@ from scriba.broker.metadata.quorum.batches import Batch, BatchBuilder
 from scriba.broker.metadata.quorum.quorum import MetadataQuorum
 from scriba.controller import levels
 from scriba.controller.machine import Controller, idle_record
+from scriba.controller.plans import Cut, Slice, Step, next_slice, twice
 from scriba.errors import ErrorCode, KafkaError
 from scriba.instant import Instant
 from scriba.records.batch import HEADER_SIZE
@@ -109,15 +110,15 @@ class ActiveController:
                 "no log directory has room for another partition: make room, and try again",
             )
 
-    async def _carry_out(self, records: Iterable[Message], atomic: bool) -> None:
-        pull = iter(records)
-        first, more = self._slice(pull)
-        if more:
+    async def _carry_out(self, plan: Iterable[Step], atomic: bool) -> None:
+        pull = iter(plan)
+        first = self._slice(pull)
+        if first.cut is Cut.END:
+            self._append(first.records)
+        else:
             # Begun, it must end, even if the caller goes: half of it would not be in the image.
             self._long = asyncio.get_running_loop().create_future()
             await asyncio.shield(asyncio.ensure_future(self._in_slices(first, pull, atomic)))
-        else:
-            self._append(first)
         self._look_after()
         # Reads wait as well: they may rest on records that are still on their way.
         await self._committed(self._quorum.log.end_offset)
@@ -134,47 +135,48 @@ class ActiveController:
         if reached.done():
             await reached
 
-    def _slice(self, pull: Iterator[Message]) -> tuple[list[Message], bool]:
-        """The next records, and whether there may be more."""
-        records: list[Message] = []
+    def _slice(self, pull: Iterator[Step]) -> Slice:
         end = self._clock.mono_ms() + SLICE_MS
-        for record in pull:
-            records.append(record)
-            if len(records) == SLICE or self._clock.mono_ms() >= end:
-                return records, True
-        return records, False
+        return next_slice(
+            pull, lambda records: len(records) == SLICE or self._clock.mono_ms() >= end
+        )
 
-    async def _in_slices(
-        self, records: list[Message], pull: Iterator[Message], atomic: bool
-    ) -> None:
+    async def _in_slices(self, first: Slice, pull: Iterator[Step], atomic: bool) -> None:
         assert self._long is not None
         try:
-            if atomic:
-                await self._append_slowly(records, pull)
-            else:
-                while records:
+            records, cut = first
+            while True:
+                if atomic and cut is Cut.FULL:
+                    cut = await self._append_slowly(records, pull)
+                else:
                     self._append(records)
                     await next_turn_collected()
-                    records, _ = self._slice(pull)
+                if cut is Cut.END:
+                    break
+                records, cut = self._slice(pull)
         finally:
             self._long.set_result(None)
             self._long = None
 
-    async def _append_slowly(self, records: list[Message], pull: Iterator[Message]) -> None:
-        """One batch of any number of records: encoded and replayed a slice at a time."""
+    async def _append_slowly(self, records: list[Message], pull: Iterator[Step]) -> Cut:
+        """One batch of all records up to the next barrier: encoded and replayed in slices."""
         builder, level = BatchBuilder(), self.machine.level
         everything: list[Message] = []
-        while records:
+        cut = Cut.FULL
+        while True:
             for record in records:
                 builder.add(levels.encode(record, level))
             everything += records
             await next_turn_collected()
-            records, _ = self._slice(pull)
+            if cut is not Cut.FULL:
+                break
+            records, cut = self._slice(pull)
         batch = self._write(builder, everything)
         for at in range(0, len(everything), SLICE):
             part = everything[at : at + SLICE]
             self.machine.replay(part, batch.base_offset + at, batch.epoch)
             await next_turn_collected()
+        return cut
 
     def _append(self, records: Sequence[Message]) -> None:
         if not records:
@@ -186,6 +188,7 @@ class ActiveController:
         self.machine.replay(records, batch.base_offset, batch.epoch)
 
     def _write(self, builder: BatchBuilder, records: Sequence[Message]) -> Batch:
+        assert (both := twice(records)) is None, f"{both}: changed by two records of one slice"
         most = self._settings.internal_metadata_max_batch_size_in_bytes
         if builder.size + HEADER_SIZE > most:
             raise KafkaError(
@@ -198,7 +201,7 @@ class ActiveController:
         self._last_append = self._clock.mono_ms()
         return batch
 
-    async def step(self, decide: Callable[[Controller, Instant], Iterable[Message]]) -> None:
+    async def step(self, decide: Callable[[Controller, Instant], Iterable[Step]]) -> None:
         """Carries out what the machine decides of itself."""
         while self._long is not None:
             await asyncio.shield(self._long)

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from scriba.broker.channels import Address
     from scriba.broker.request import Origin
     from scriba.controller.machine import Controller
+    from scriba.controller.plans import Step
     from scriba.instant import Instant
-    from scriba.wire.schema import Message
 
 CONNECT_TIMEOUT_MS: Final = 1_000
 PAUSES_MS: Final = (0, 20, 100)
@@ -47,7 +47,7 @@ class ActiveSteps(Protocol):
     @property
     def machine(self) -> Controller: ...
 
-    async def step(self, decide: Callable[[Controller, Instant], Iterable[Message]]) -> None:
+    async def step(self, decide: Callable[[Controller, Instant], Iterable[Step]]) -> None:
         """Carries out what the machine decides; KafkaError when the epoch is lost."""
 
 

@@ -453,10 +453,14 @@ def _elections(
         asked = [(t.name, list(t.partitions)) for t in state.image.topics_by_name.values()]
     else:
         asked = [(t.topic, t.partitions) for t in request.topic_partitions]
+    decided: set[tuple[str, int]] = set()
     for name, indexes in asked:
         results = ReplicaElectionResult(topic=name)
         response.replica_election_results.append(results)
         for index in indexes:
+            if (name, index) in decided:
+                continue  # it has its answer; the image does not show yet what it came to
+            decided.add((name, index))
             code, message, record = _election(state, name, index, request.election_type)
             if record is not None:
                 yield record

@@ -52,6 +52,7 @@ def alter_partition(
 def _alter(
     state: State, request: AlterPartitionRequest, version: int, response: AlterPartitionResponse
 ) -> Iterator[Message]:
+    decided: set[tuple[bytes, int]] = set()
     for asked in request.topics:
         answers = AlterPartitionResponseTopicData(topic_id=asked.topic_id)
         response.topics.append(answers)
@@ -66,6 +67,7 @@ def _alter(
             partition = topic.partitions.get(wanted.partition_index)
             members = _members(wanted, version)
             error = _objection(state, request.broker_id, partition, wanted, members, of_topic)
+            error = error or _repeated(decided, topic.id, wanted.partition_index)
             if error or partition is None:
                 answer.error_code = error
                 continue
@@ -86,6 +88,14 @@ def _alter(
                     answer.error_code = ErrorCode.NEW_LEADER_ELECTED
                     continue
             _fill(answer, partition)
+
+
+def _repeated(decided: set[tuple[bytes, int]], topic_id: bytes, index: int) -> ErrorCode:
+    """One request changes a partition once: the image does not show yet what it has changed."""
+    if (topic_id, index) in decided:
+        return ErrorCode.INVALID_REQUEST
+    decided.add((topic_id, index))
+    return ErrorCode.NONE
 
 
 def _members(wanted: AlterPartitionRequestPartitionData, version: int) -> list[BrokerState]:
@@ -183,6 +193,7 @@ def _assign(
     state: State, request: AssignReplicasToDirsRequest, response: AssignReplicasToDirsResponse
 ) -> Iterator[Message]:
     broker_id = request.broker_id
+    decided: set[tuple[bytes, int]] = set()
     for directory in request.directories:
         topics = AssignReplicasToDirsResponseDirectoryData(id=directory.id)
         response.directories.append(topics)
@@ -202,6 +213,8 @@ def _assign(
                     answer.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                 elif broker_id not in partition.replicas:
                     answer.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+                elif error := _repeated(decided, topic.id, index):
+                    answer.error_code = error
                 else:
                     record = _assigned(
                         state, topic.id, index, partition, of_topic, broker_id, directory.id
