@@ -1,7 +1,7 @@
 """Replicas that are new: they lead at once, and have their files when they need them."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Any
 
 import pytest
@@ -16,6 +16,7 @@ from scriba.errors import ErrorCode, KafkaError
 from scriba.settings import NodeSettings
 from scriba.storage.directory.logdir import LogDir
 from scriba.storage.directory.names import PartitionName
+from scriba.storage.log import Log
 from scriba.testing.sim.plays.compacting import append
 from scriba.testing.sim.world.world import ProcessWorld, SimWorld
 from scriba.wire.apis import ApiKey
@@ -30,6 +31,7 @@ from scriba.wire.messages.admin import (
 )
 from scriba.wire.messages.brokers import AssignReplicasToDirsRequest
 from scriba.wire.schema import Message
+from tests.unit.broker.brokers import Brokers, play
 from tests.unit.broker.scraping import parsed
 
 InANode = Callable[..., None]
@@ -235,6 +237,34 @@ def test_a_replica_that_is_opened_while_its_metadata_changes_keeps_its_records(
         assert partition.log.end_offset == 1
 
     in_a_node(script)
+
+
+def test_a_new_replica_that_nobody_has_used_does_not_lead_when_another_was_elected(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its metadata says so already, and only the making of its files is behind."""
+    plain, held = LogDir.make_files, asyncio.Event()
+
+    async def make_files(self: LogDir, logs: Sequence[Log]) -> None:
+        if any(each.topic == "t" for each in logs):
+            await held.wait()
+        await plain(self, logs)
+
+    async def script(brokers: Brokers) -> None:
+        monkeypatch.setattr(LogDir, "make_files", make_files)
+        last = 4 * AT_ONCE
+        await brokers.create("t", *[(2, 3)] * (last + 1), configs={"min.insync.replicas": "1"})
+        node = brokers.nodes[2]
+        await brokers.until(lambda: PartitionName("t", last) in node.replicas._unopened)
+        await brokers.elect("t", 3, last)
+        await brokers.until(lambda: node.image.topics_by_name["t"].partitions[last].leader == 3)
+        code = await brokers.produce(2, "t", b"lost", acks=1, index=last)
+        assert code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        held.set()
+        await brokers.until(lambda: not node.replicas.has_backlog())
+        assert brokers.partition(2, "t", last).leader_epoch == 1
+
+    play(script)
 
 
 def test_settings_that_change_before_a_new_replica_is_opened_count(in_a_node: InANode) -> None:

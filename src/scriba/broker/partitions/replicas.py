@@ -133,7 +133,7 @@ class ReplicaHost(
 
 
 class Unopened(NamedTuple):
-    """A new replica, as the image has it."""
+    """A new replica, as the image had it when it was taken note of."""
 
     topic_id: bytes
     image: PartitionImage
@@ -402,7 +402,7 @@ class Replicas:
                     await self._leave(name, topic_id)
                 elif (partition := self._partitions.get(name)) is not None:
                     await self.fetchers.truncated(partition)
-                    self._follow(partition, self._now(topic_id, index) or image)
+                    self._follow_now(partition, image)
                 elif name in self._damaged:
                     await self._refill(name, topic_id, image, new)
                 elif (found := self._holder(name)) is not None:
@@ -410,7 +410,7 @@ class Replicas:
                     if name in self._damaged:
                         await self._refill(name, topic_id, image, new)
                     elif partition is not None:
-                        self._follow(partition, image)
+                        self._follow_now(partition, image)
                 elif not self._is_lost(image):
                     new[name] = Unopened(topic_id, image)
         await self._begin(new)
@@ -459,6 +459,16 @@ class Replicas:
         """The partition as the image has it at this moment."""
         topic = self._node.image.topics_by_id.get(topic_id)
         return topic.partitions.get(index) if topic is not None else None
+
+    def _follow_now(self, partition: Partition, then: PartitionImage) -> None:
+        """Has a replica do what the image says of it by now: `then` may be old.
+
+        Somebody else may lead meanwhile, and nothing deposed a replica that had no role yet. One
+        that is no longer to be here gets none; what takes it away is on its way.
+        """
+        image = self._now(partition.topic_id, partition.index) or then
+        if self._node.id in image.replicas:
+            self._follow(partition, image)
 
     def _follow(self, partition: Partition, image: PartitionImage) -> None:
         """Has a replica do what the image says of it."""
@@ -526,7 +536,7 @@ class Replicas:
                 expected[home] += 1
                 unopened[name] = each._replace(home=home)
             else:  # somebody asked for it meanwhile
-                self._follow(partition, each.image)
+                self._follow_now(partition, each.image)
         for name in fresh:
             self._offline.pop(name, None)
             self._waiting.pop(name, None)
@@ -552,7 +562,7 @@ class Replicas:
             return None
         self._fileless[name] = store
         partition = self._add(name, new.topic_id, store, directory)
-        self._follow(partition, new.image)
+        self._follow_now(partition, new.image)
         return partition
 
     async def work_off(self) -> None:
