@@ -189,6 +189,11 @@ class Raft:
         self.log.truncate(end_offset)
         self._fetch_at = now.mono_ms + self._timeouts.request_ms
 
+    @property
+    def contact_ms(self) -> int:
+        """How often a follower that has no use for a fetch has to hear of its leader otherwise."""
+        return self._timeouts.fetch_ms // 4
+
     def heard_leader(self, now: Instant) -> None:
         """The leader sent a part of a snapshot: it lives."""
         if self.role is Role.FOLLOWER:

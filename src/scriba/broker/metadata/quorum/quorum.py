@@ -15,7 +15,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from typing import Final, TypeVar
+from contextlib import suppress
+from typing import Final, NamedTuple, TypeVar
 
 from scriba.broker.channels import Address
 from scriba.broker.metadata.quorum import quorum_state, snapshots
@@ -65,7 +66,7 @@ from scriba.runtime.ports import World
 from scriba.runtime.watermark import Watermark
 from scriba.settings import NodeSettings
 from scriba.storage.log import Log
-from scriba.storage.results import NoRoom, as_no_room
+from scriba.storage.results import NoRoom, as_no_room, storage_error
 from scriba.wire.messages.stored import (
     KRaftVersionRecord,
     LeaderChangeMessage,
@@ -84,6 +85,13 @@ MANY_EPOCHS: Final = 1_000
 """Before a full device is tried again with what nothing may come before."""
 RESERVE_PAUSE_S: Final = 5.0
 """Between looks whether there is room for the reserve again."""
+
+
+class WantedSnapshot(NamedTuple):
+    """What the leader of an epoch told this node to begin with."""
+
+    position: Position
+    epoch: int
 
 
 class MetadataQuorum:
@@ -131,6 +139,11 @@ class MetadataQuorum:
         self._reserving: asyncio.Task[None] | None = None
         self._writing = False
         """Whether something is on its way to the disk that must come before all else."""
+        self._writer: asyncio.Task[None] | None = None
+        """Who brings there what the machine wants."""
+        self._wanted: WantedSnapshot | None = None
+        self._fetching = False
+        """Whether a snapshot of the leader is on its way."""
         self._running = False
         self._alarm: asyncio.TimerHandle | None = None
 
@@ -253,7 +266,7 @@ class MetadataQuorum:
                 self._carry_out(ready)
             else:
                 self._writing = True
-                self._tasks.spawn(self._after_writing(ready), name="metadata quorum")
+                self._writer = self._tasks.spawn(self._after_writing(ready), name="metadata quorum")
         self._set_alarm()
 
     async def _after_writing(self, ready: Ready) -> None:
@@ -294,9 +307,7 @@ class MetadataQuorum:
         if ready.leadership is not None:
             self._tell(ready.leadership)
         if ready.fetch_snapshot is not None:
-            self._tasks.spawn(
-                self._fetch_snapshot(ready.fetch_snapshot, self.raft.epoch), name="fetch snapshot"
-            )
+            self._want_snapshot(ready.fetch_snapshot)
         if ready.high_watermark is not None:
             self.high_watermark.advance(ready.high_watermark)
         for fault in ready.faults:
@@ -534,12 +545,8 @@ class MetadataQuorum:
         facts = self.history.at(position.offset)
         batches = snapshots.encoded(position, facts, image, last_timestamp)
         disk = self._world.disk
-        try:
-            with as_no_room("a snapshot of the metadata does not fit"):
-                size = await snapshots.write(disk, self.directory, position, _slowly(batches))
-        except NoRoom:
-            snapshots.remove_parts(disk, self.directory)
-            raise
+        with as_no_room("a snapshot of the metadata does not fit"):
+            size = await snapshots.write(disk, self.directory, position, _slowly(batches))
         log.info("snapshot of the metadata at %d: %d bytes", position.offset, size)
         return position
 
@@ -573,26 +580,87 @@ class MetadataQuorum:
 
     # ---- snapshots of the leader ----
 
-    async def _fetch_snapshot(self, wanted: Position, epoch: int) -> None:
-        """Brings a snapshot of the leader here, slice by slice, and begins the log with it."""
+    def _want_snapshot(self, wanted: Position) -> None:
+        """One is fetched at a time. A follower that gives its leader up meanwhile, and follows
+        again, wants the same once more: it gets the one that is under way."""
+        self._wanted = WantedSnapshot(wanted, self.raft.epoch)
+        if not self._fetching:
+            self._fetching = True
+            self._tasks.spawn(self._fetch_snapshots(), name="fetch snapshot")
+
+    async def _fetch_snapshots(self) -> None:
         try:
-            await self._download(wanted, epoch)
-            snapshot = await snapshots.read(
-                self._world.disk, self.directory, wanted, Pace(self._world.clock)
-            )
-        except (ClientError, WireError, ParseError, NoRoom) as error:
-            self._note(EventKind.SNAPSHOT_NOT_FETCHED, snapshots.file_name(wanted), str(error))
-            snapshots.remove_parts(self._world.disk, self.directory)
-            self.raft.snapshot_failed(self._world.clock.now())
-            self._settle()
-            return
-        if not self._still_follows(epoch) or wanted.offset < self.raft.high_watermark:
-            return
-        now = self._world.clock.now()
+            while self._running and (wanted := self._wanted) is not None:
+                if not await self._fetch_snapshot(wanted) and self._wanted is wanted:
+                    self._wanted = None
+                    self.raft.snapshot_failed(self._world.clock.now())
+                    self._settle()
+        except OSError as error:
+            text = f"a snapshot cannot be kept: {error}"
+            self._fail(storage_error(text, error))
+        finally:
+            self._fetching = False
+
+    async def _fetch_snapshot(self, wanted: WantedSnapshot) -> bool:
+        """Brings a snapshot of the leader here, slice by slice, and begins the log with it.
+
+        One that is here already, from a fetch whose leader was lost, is not fetched again.
+        """
+        disk, position = self._world.disk, wanted.position
+        name = snapshots.file_name(position)
+        try:
+            if position not in snapshots.find(disk, self.directory):
+                await self._download(position, wanted.epoch)
+            snapshot = await self._read_snapshot(position)
+        except (ClientError, WireError, NoRoom) as error:
+            self._note(EventKind.SNAPSHOT_NOT_FETCHED, name, str(error))
+            return False
+        except ParseError as error:
+            self._note(EventKind.SNAPSHOT_NOT_FETCHED, name, str(error))
+            disk.unlink(f"{self.directory}/{name}")
+            return False
+        while self._writing and self._writer is not None and self._running:
+            await asyncio.wait([self._writer])
+        latest = self._wanted
+        if latest is None or latest.position != position or not self._still_follows(latest.epoch):
+            return False
+        if position.offset < self.raft.high_watermark:
+            return False
+        await self._begin_with(snapshot)
+        return True
+
+    async def _read_snapshot(self, position: Position) -> Snapshot:
+        """A large one takes long: until it is read, the leader and this node hear of each other."""
+        contact = self._tasks.spawn(self._stay_in_contact(position), name="fetch snapshot")
+        try:
+            pace = Pace(self._world.clock)
+            return await snapshots.read(self._world.disk, self.directory, position, pace)
+        finally:
+            contact.cancel()
+
+    async def _stay_in_contact(self, position: Position) -> None:
+        """Has the last byte of a snapshot sent again, as long as this node follows."""
+        assert self.transport is not None
+        path = f"{self.directory}/{snapshots.file_name(position)}"
+        last = self._world.disk.size(path) - 1
+        while True:
+            await asyncio.sleep(self.raft.contact_ms / 1000)
+            leader, epoch = self.raft.leader, self.raft.epoch
+            if leader is not None and self._still_follows(epoch):
+                with suppress(ClientError, WireError):
+                    await self.transport.snapshot_slice(leader, epoch, position, last)
+                    if self._still_follows(epoch):
+                        self.raft.heard_leader(self._world.clock.now())
+                        self._set_alarm()
+
+    async def _begin_with(self, snapshot: Snapshot) -> None:
+        """Has a snapshot of the leader stand for the log up to its end."""
+        now, position = self._world.clock.now(), snapshot.position
+        self._wanted = None
         self._writing = True
-        self.log.truncation.truncate_fully(wanted.offset, now)
-        self.raft.snapshot_loaded(wanted, now)
-        self.history.reset(wanted.offset - 1, snapshot.quorum)
+        self.log.truncation.truncate_fully(position.offset, now)
+        self.raft.snapshot_loaded(position, now)
+        self.history.reset(position.offset - 1, snapshot.quorum)
         self._set_voters()
         self.on_snapshot(snapshot)
         try:

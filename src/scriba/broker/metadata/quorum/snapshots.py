@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 from scriba.broker.observe.events import Note
@@ -131,6 +132,10 @@ async def write(
         async for batch in batches:
             size += file.pwrite(batch, size)
         await file.datasync()
+    except Exception:
+        with suppress(OSError):
+            disk.unlink(part)  # a full device has the room again
+        raise
     finally:
         file.close()
     disk.rename(part, path)
