@@ -6,9 +6,12 @@ from typing import Any
 import pytest
 
 from scriba.broker.metadata.quorum import snapshots
+from scriba.broker.metadata.quorum.batches import BatchBuilder
 from scriba.broker.metadata.quorum.transport import WireTransport
+from scriba.controller import levels
+from scriba.controller.machine import idle_record
 from scriba.raft.messages import Position
-from tests.sim.quorum_nodes import SimQuorum, play, write
+from tests.sim.quorum_nodes import SimQuorum, play, write, written
 from tests.sim.test_quorum_wire import SMALL, shortened
 
 QUIET = {
@@ -94,5 +97,49 @@ def test_follower_that_loses_its_leader_while_it_reads_a_snapshot_reads_one_at_a
         await quorum.same_image(60)
         assert reading.most == 1
         assert reading.downloads == len(set(reading.begun)), "what is here is not fetched again"
+
+    play(story, 1, **QUIET)
+
+
+def test_controller_that_ends_before_it_cuts_its_log_begins_with_the_fetched_snapshot(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its log holds, across the snapshot's end, what it wrote as a leader that was cut off."""
+
+    async def story(quorum: SimQuorum) -> None:
+        await quorum.start()
+        old = await quorum.leader()
+        await quorum.same_image(10)
+        others = [i for i in quorum.ids if i != old]
+        for i in others:
+            quorum.sim.network.cut(f"n{old}", f"n{i}")
+            quorum.sim.network.cut(f"n{i}", f"n{old}")
+        cut_off = quorum.node(old).metadata.quorum
+        builder, tail = BatchBuilder(), [idle_record()] * 1500
+        for record in tail:
+            builder.add(levels.encode(record, levels.NEWEST))
+        cut_off.append(builder, tail, cut_off.epoch)
+        await asyncio.sleep(0.3)
+        end = cut_off.log.end_offset
+        quorum.kill(old)
+        leader = await quorum.leader(among=lambda i: i != old)
+        start = await shortened(quorum, leader)
+        while start.epoch == cut_off.epoch:
+            await write(quorum.node(leader), start.offset)
+            await asyncio.sleep(0.2)
+            start = quorum.node(leader).metadata.quorum.raft.log.start
+        assert start.offset < end
+        for i in others:
+            quorum.sim.network.heal(f"n{old}", f"n{i}")
+            quorum.sim.network.heal(f"n{i}", f"n{old}")
+        reading = SlowReading(monkeypatch, seconds=60, since_epoch=cut_off.epoch + 1)
+        starting = asyncio.ensure_future(quorum.start(old))
+        await quorum.until(lambda: reading.under_way or None, 30, "no snapshot was fetched")
+        quorum.kill(old)
+        starting.cancel()
+        reading.seconds = 0
+        await quorum.start(old)
+        await quorum.same_image(30)
+        assert written(quorum.node(old)) == written(quorum.node(leader))
 
     play(story, 1, **QUIET)

@@ -66,7 +66,7 @@ async def open_quorum(
         snapshot = await snapshots.newest_valid(
             world.disk, directory, store.start_offset, note, pace
         )
-        if snapshot is not None and snapshot.position.offset > store.end_offset:
+        if snapshot is not None and not _continues(store, snapshot.position):
             store.truncation.truncate_fully(snapshot.position.offset, now)
         first = snapshot.position.offset if snapshot else 0
         facts = snapshot.quorum if snapshot else QuorumFacts(0, None)
@@ -84,6 +84,18 @@ async def open_quorum(
     quorum = MetadataQuorum(world, store, raft, history, membership, tasks, note)
     await quorum.keep_reserve(settings.scriba_metadata_reserve_bytes)
     return quorum, snapshot, batches
+
+
+def _continues(store: Log, snapshot: Position) -> bool:
+    """Whether the log goes on from a snapshot: it has what that ends with.
+
+    Where the node ended between fetching a snapshot and cutting its log, that may end earlier, or
+    hold at the same offsets what another leader never had committed.
+    """
+    if snapshot.offset > store.end_offset:
+        return False
+    before = [epoch for epoch, first in store.epochs.entries() if first < snapshot.offset]
+    return snapshot.offset <= store.start_offset or before[-1:] in ([], [snapshot.epoch])
 
 
 def _open_log(
@@ -132,8 +144,12 @@ def _log_settings(settings: NodeSettings) -> TopicSettings:
 
 
 def _start_position(store: Log, found: Sequence[Position]) -> Position:
-    """Where the log begins for the quorum: at zero, or at the oldest snapshot."""
-    return found[-1] if store.start_offset and found else Position(0, 0)
+    """Where the log begins for the quorum: at zero, or at the oldest snapshot that it goes on from.
+
+    Older ones may be left from before a snapshot of the leader took the place of the log.
+    """
+    reached = [each for each in found if each.offset >= store.start_offset]
+    return reached[-1] if store.start_offset and reached else Position(0, 0)
 
 
 def _machine(
