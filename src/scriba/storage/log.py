@@ -443,13 +443,21 @@ class Log:
     ) -> None:
         if not run:
             return
+        # Before anything is written: one that cannot be read must not leave the file ahead of the
+        # log's end, where the next fetch would write the rest once more.
+        markers: dict[int, EndTxnMarker | None] = {}
+        for position, header in run:
+            if header.producer_id >= 0 and header.attributes & CONTROL:
+                markers[position] = read_marker(view[position:])
         segment = self._writer.write_run(view, run)
         for position, header in run:
             self.end_offset = header.next_offset
             if header.leader_epoch > self.epochs.latest:
                 self.epochs.assign(header.leader_epoch, header.base_offset)
             if header.producer_id >= 0:
-                marker = read_marker(view[position:]) if header.is_control else None
+                marker = None
+                if header.attributes & CONTROL:
+                    marker = markers[position]
                 self._note_producer(segment, header, marker, header.base_offset, now)
 
     def skip_to(self, offset: int, now: Instant) -> None:

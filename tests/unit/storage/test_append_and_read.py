@@ -1,11 +1,20 @@
 """Appending at the end, reading anywhere."""
 
 from itertools import accumulate, product
+from typing import Any
 
 import pytest
 
 from scriba.errors import ErrorCode, KafkaError
-from scriba.records.batch import Record, decode_records, encode_batch, read_header, stamp
+from scriba.records.batch import (
+    ControlType,
+    Record,
+    control_key,
+    decode_records,
+    encode_batch,
+    read_header,
+    stamp,
+)
 from scriba.records.header import LOG_OVERHEAD, PLACE
 from scriba.settings import TopicSettings
 from scriba.storage.log import EMPTY, Log, NotResident, Slice
@@ -299,6 +308,30 @@ async def test_followers_refuse_what_does_not_follow_or_is_damaged(shelf: Shelf)
         log.append_follower(memoryview(damaged), shelf.now)
     assert refused.value.code is ErrorCode.CORRUPT_MESSAGE
     assert log.end_offset == 3
+
+
+async def test_followers_write_nothing_of_a_run_with_a_marker_that_cannot_be_read(
+    shelf: Shelf,
+) -> None:
+    """The next fetch brings the rest once more: an offset must not be in the file twice."""
+    log = shelf.open()
+    about: dict[str, Any] = {
+        "producer_id": 7,
+        "producer_epoch": 0,
+        "control": True,
+        "transactional": True,
+    }
+    key = control_key(ControlType.COMMIT)
+    marker = encode_batch([Record(0, 1, key, b"\0\0")], leader_epoch=0, **about)
+    data = shelf.batch()
+    stamp(data, 0, 1, 0)
+    for _ in range(2):
+        with pytest.raises(KafkaError) as refused:
+            log.append_follower(memoryview(bytearray(marker + data)), shelf.now)
+        assert refused.value.code is ErrorCode.INVALID_RECORD
+        assert log.end_offset == 0
+    await log.close()
+    assert not any((shelf.directory / name).stat().st_size for name in shelf.files(".log"))
 
 
 @pytest.mark.parametrize("reopened", [False, True])
