@@ -19,7 +19,9 @@ from scriba.replication.follower import State
 from scriba.storage.directory.checkpoints import RECOVERY_POINTS
 from scriba.storage.directory.logdir import LogDir
 from scriba.storage.log import Log, NotResident, Slice
+from scriba.testing.sim.world.peer import Wire
 from scriba.wire.apis import ApiKey
+from scriba.wire.frame import encode_request
 from scriba.wire.messages.admin import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,
@@ -31,6 +33,7 @@ from scriba.wire.messages.fetch import (
     FetchRequest,
     FetchResponse,
     FetchTopic,
+    ForgottenTopic,
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsResponse,
@@ -39,7 +42,7 @@ from scriba.wire.messages.fetch import (
 )
 from scriba.wire.messages.produce import ProduceResponse
 from scriba.wire.messages.stored import PartitionChangeRecord
-from tests.unit.broker.brokers import Brokers, play
+from tests.unit.broker.brokers import PORT, Brokers, play
 from tests.unit.broker.scraping import REPLICATION_METRICS, parsed
 
 
@@ -630,6 +633,47 @@ def test_a_fetch_of_much_or_of_records_on_the_device_is_done_in_slices(
     monkeypatch.setattr(Log, "read", read)
     monkeypatch.setattr(replica_fetch, "AT_ONCE", 1)
     play(script)
+
+
+def test_what_the_next_request_forgets_is_not_named_after_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Though the request that names it takes longer than a turn of the loop."""
+
+    async def script(brokers: Brokers) -> None:
+        follower = await three_records(brokers)
+        await follower.fetch(asks(3, last_epoch=0))
+        monkeypatch.setattr(replica_fetch, "AT_ONCE", 3)
+        wire = Wire(await brokers.client.net.connect("b2", PORT))
+        told: list[bytes] = []
+        wire.on_frame = lambda frame: told.append(bytes(frame))
+        session_id, epoch = follower.session
+        many = range(1, 9)
+        request = FetchRequest(
+            replica_state=ReplicaState(replica_id=3, replica_epoch=follower.epoch),
+            max_wait_ms=60_000,
+            min_bytes=1,
+            session_id=session_id,
+            session_epoch=epoch,
+        )
+        named = [asks(0, index=index) for index in many]
+        request.topics = [FetchTopic(topic_id=follower.topic_id, partitions=named)]
+        first = encode_request(request, 17, 1, "b")
+        request.session_epoch, request.topics, request.max_wait_ms = epoch + 1, [], 0
+        for half in (many[:4], many[4:]):
+            forgotten = ForgottenTopic(topic_id=follower.topic_id, partitions=list(half))
+            request.forgotten_topics_data.append(forgotten)
+        second = encode_request(request, 17, 2, "b")
+        for frame in (first, second):
+            wire._unsent += len(frame).to_bytes(4, "big") + frame
+        wire._flush()
+        await brokers.until(lambda: len(told) == 2, 1)
+        sessions = brokers.nodes[2].replicas.follower_sessions
+        (session,) = [each for each in sessions.of(3) if each.id == session_id]
+        assert [index for _, index in session.followed] == [0]
+        wire.close()
+
+    play(script, replica_lag_time_max_ms=600_000)
 
 
 def test_a_fetch_that_fails_in_slices_is_told_and_the_follower_asks_again(

@@ -133,9 +133,12 @@ def fetch(
     session.counted = counted
     look = Look(session, request, min(request.max_bytes, node.settings.fetch_max_bytes), counted)
     named = sum(len(topic.partitions) for topic in request.topics)
-    if named + len(session.news) + len(request.forgotten_topics_data) > AT_ONCE:
+    forgotten = sum(len(topic.partitions) for topic in request.forgotten_topics_data)
+    if named + forgotten > AT_ONCE:
         return DelayedReplicaFetch(node, look, request, _update(session, request))
     at_once(_update(session, request))
+    if len(session.news) > AT_ONCE:
+        return DelayedReplicaFetch(node, look, request)
     look_at_once(node, look, node.world.clock.now())
     if look.cold or not look.is_over:
         return DelayedReplicaFetch(node, look, request)
@@ -197,7 +200,9 @@ class DelayedReplicaFetch(Later[FetchResponse]):
         request: FetchRequest,
         update: Generator[None, None, None] | None = None,
     ) -> None:
-        super().__init__(pipelined=look.session.id != 0)
+        # Requests are worked into a session in their order: what the next one forgets, this one
+        # must not name after it.
+        super().__init__(pipelined=look.session.id != 0 and update is None)
         self._node = node
         self._look = look
         self._wait_s = request.max_wait_ms / 1000
@@ -211,7 +216,7 @@ class DelayedReplicaFetch(Later[FetchResponse]):
         self._done = done
         look.deadline = loop.time() + self._wait_s
         self._timer = loop.call_at(self._next_look(), self.wake)
-        if self._update is not None or look.cold:
+        if self._update is not None or look.cold or len(look.session.news) > AT_ONCE:
             self._begin_slow_look()
             return
         look.counted = False
@@ -277,6 +282,7 @@ class DelayedReplicaFetch(Later[FetchResponse]):
             if self._update is not None:
                 await in_slices(self._update, pace)
                 await in_slices(_look_at(node, look), pace)
+                look.ready = True  # the next request waits for this answer
             while look.cold:
                 await _load(node, look)
                 look.counted = False
