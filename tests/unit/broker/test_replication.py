@@ -676,6 +676,33 @@ def test_what_the_next_request_forgets_is_not_named_after_it(
     play(script, replica_lag_time_max_ms=600_000)
 
 
+def test_only_brokers_of_the_cluster_have_sessions_and_only_replicas_hear_of_a_partition() -> None:
+    async def script(brokers: Brokers) -> None:
+        follower = await three_records(brokers)
+        await follower.fetch(asks(3, last_epoch=0))
+        partition = brokers.partition(2, "t")
+        sessions = brokers.nodes[2].replicas.follower_sessions
+        before, feeds = {each.id for each in sessions}, list(partition.feeds)
+        for replica in (1000, 1001):
+            unknown = FollowerClient(brokers, 3, 2, "t")
+            unknown._replica = replica
+            told = await unknown.fetch(asks(0), epoch=1, wait_ms=0)
+            assert (told.error_code, told.session_id) == (ErrorCode.NONE, 0)
+        assert {each.id for each in sessions} == before
+        later = FollowerClient(brokers, 3, 2, "t")
+        await later.fetch(asks(0), epoch=follower.epoch + 5, wait_ms=0)
+        now = {each.id for each in sessions}
+        assert before < now, "nobody knows of a later incarnation yet"
+        before, feeds = now, list(partition.feeds)
+        stranger = FollowerClient(brokers, 1, 2, "t")
+        told = await stranger.fetch(asks(3, last_epoch=0))
+        assert told.session_id, "it may be a replica in a moment"
+        assert {each.id for each in sessions} == before | {told.session_id}
+        assert partition.feeds == feeds
+
+    play(script, replica_lag_time_max_ms=600_000)
+
+
 def test_a_fetch_that_fails_in_slices_is_told_and_the_follower_asks_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

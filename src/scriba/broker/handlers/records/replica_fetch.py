@@ -119,13 +119,13 @@ def fetch(
     broker = node.image.brokers.get(replica)
     if broker is not None and epoch < broker.epoch:
         return FetchResponse(error_code=ErrorCode.STALE_BROKER_EPOCH)
+    # A broker that has just registered may be known here a moment later: it reads, and counts then.
+    counted = broker is not None and broker.epoch == epoch
     try:
-        session = _session(node, ctx, request)
+        session = _session(node, ctx, request, None if broker is None else broker.epoch)
     except KafkaError as error:
         node.counters.failed_fetch += 1
         return FetchResponse(error_code=error.code)
-    # A broker that has just registered may be known here a moment later: it reads, and counts then.
-    counted = broker is not None and broker.epoch == epoch
     if counted:
         session.heard.ms = node.world.clock.mono_ms()
         if not session.counted:
@@ -145,10 +145,16 @@ def fetch(
     return respond(node, look)
 
 
-def _session(node: Fetching, ctx: Context, request: FetchRequest) -> FollowerSession:
+def _session(
+    node: Fetching, ctx: Context, request: FetchRequest, known_epoch: int | None
+) -> FollowerSession:
+    """`known_epoch` is the broker's in the metadata. One that is not there gets none that lasts."""
     state, sessions = request.replica_state, node.replicas.follower_sessions
     epoch = request.session_epoch
     if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
+        if known_epoch is None:
+            return sessions.unkept(state.replica_id, state.replica_epoch)
+        sessions.end_older(state.replica_id, known_epoch)
         wanted = epoch == INITIAL_EPOCH and bool(request.topics)
         return sessions.begin(
             state.replica_id, state.replica_epoch, request.session_id, wanted, ctx.received
@@ -393,6 +399,7 @@ def _look_at_one(node: Fetching, look: Look, followed: Followed, now: Instant) -
     if leader is None or asked.current_leader_epoch != partition.leader_epoch:
         leader = partition.check_leader(max(asked.current_leader_epoch, -1))
     if session.replica not in leader.followers:
+        followed.detach()  # what happens here is not for it
         # With an epoch the caller may know of a newer assignment than this leader does.
         known = asked.current_leader_epoch >= 0
         raise KafkaError(

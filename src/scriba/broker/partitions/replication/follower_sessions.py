@@ -10,9 +10,9 @@ What is told of with `wake` ends the wait of a fetch in the same turn of the loo
 that moved wakes nobody: it goes with the next answer. Where consumers read from followers
 (`prompt`) it does not wait, or they would see the last record up to half a second late.
 
-A follower has as many sessions as it has fetchers. Those of an earlier incarnation go when a later
-one comes; beyond `MOST_SESSIONS` the one unused for longest goes, which only a defect can bring
-about.
+A follower has as many sessions as it has fetchers, and only brokers of the cluster have any. Those
+of an earlier incarnation go when a later one comes that the metadata tells of; beyond
+`MOST_SESSIONS` the one unused for longest goes, which only a defect can bring about.
 """
 
 from __future__ import annotations
@@ -186,16 +186,24 @@ class FollowerSessions:
     def of(self, replica: int) -> list[FollowerSession]:
         return [each for each in self._sessions.values() if each.replica == replica]
 
+    def end_older(self, replica: int, known_epoch: int) -> None:
+        """Ends those of incarnations before the one that the metadata tells of. What a request
+        says of itself ends nothing: it could be of any epoch."""
+        self._end([each for each in self.of(replica) if each.broker_epoch < known_epoch])
+
+    def unkept(self, replica: int, broker_epoch: int) -> FollowerSession:
+        """A session that ends with its first answer."""
+        return FollowerSession(0, replica, broker_epoch)
+
     def begin(
         self, replica: int, broker_epoch: int, session_id: int, wanted: bool, now_ms: int
     ) -> FollowerSession:
         """A session for a request that names all it wants; kept if another is to follow."""
-        older = [each for each in self.of(replica) if each.broker_epoch < broker_epoch]
-        if (known := self._sessions.get(session_id)) is not None and known.replica == replica:
-            older.append(known)
-        self._end(older)
+        known = self._sessions.get(session_id)
+        if known is not None and (known.replica, known.broker_epoch) == (replica, broker_epoch):
+            self._end([known])
         if not wanted:
-            return FollowerSession(0, replica, broker_epoch)
+            return self.unkept(replica, broker_epoch)
         others = sorted(self.of(replica), key=lambda each: each.last_used_ms)
         self._end(others[: max(len(others) + 1 - MOST_SESSIONS, 0)])
         new_id = 0
