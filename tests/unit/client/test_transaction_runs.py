@@ -450,3 +450,84 @@ def test_a_record_that_another_thread_is_about_to_put_is_not_taken_into_an_endin
 
     cluster.run(main)
     assert b"second" not in b"".join(bytes(data) for _, data in log.batches)
+
+
+@GENERATIONS
+def test_a_commit_that_an_abort_overtook_says_so_and_commits_nothing(generation: int) -> None:
+    cluster = FakeTransactions(generation=generation)
+    cluster.topic("t")
+    [headless] = cluster.topic("headless")
+    headless.leader = -1
+
+    async def main(world: ProcessWorld) -> None:
+        async with producer(cluster, world) as p:
+            await p.begin_transaction()
+            await p.send("t", b"1")
+            waiting = await p.enqueue("headless", b"2")
+            committing = [asyncio.ensure_future(p.commit_transaction()) for _ in range(2)]
+            await asyncio.sleep(1)
+            await p.abort_transaction()
+            for commit in committing:
+                with pytest.raises(AbortableTransactionError, match="aborted while"):
+                    await commit
+            assert isinstance(waiting.exception(), AbortableTransactionError)
+            async with p.transaction():
+                await p.send("t", b"3")
+
+    cluster.run(main)
+    assert cluster.committed == [b"3"]
+
+
+@GENERATIONS
+def test_a_commit_that_a_close_overtook_says_so_and_commits_nothing(generation: int) -> None:
+    cluster = FakeTransactions(generation=generation)
+    cluster.topic("t")
+    [headless] = cluster.topic("headless")
+    headless.leader = -1
+
+    async def main(world: ProcessWorld) -> None:
+        p = producer(cluster, world)
+        await p.begin_transaction()
+        await p.send("t", b"1")
+        await p.enqueue("headless", b"2")
+        committing = asyncio.ensure_future(p.commit_transaction())
+        await asyncio.sleep(1)
+        await p.close()
+        with pytest.raises(AbortableTransactionError, match="aborted while"):
+            await committing
+
+    cluster.run(main)
+    assert cluster.committed == []
+
+
+@GENERATIONS
+def test_an_abort_overtakes_a_commit_that_looks_for_its_coordinator(generation: int) -> None:
+    cluster = FakeTransactions(brokers=2, generation=generation)
+    cluster.topic("t")
+
+    async def main(world: ProcessWorld) -> None:
+        async with producer(cluster, world) as p:
+            await p.begin_transaction()
+            await p.send("t", b"1")
+            assert p._runner is not None
+            home = p._runner._calls._home
+            connect = home.connect
+            looking, found = asyncio.Event(), asyncio.Event()
+
+            async def slowly() -> Any:
+                looking.set()
+                await found.wait()
+                return await connect()
+
+            home.connect = slowly  # type: ignore[method-assign]
+            committing = asyncio.ensure_future(p.commit_transaction())
+            await looking.wait()
+            aborting = asyncio.ensure_future(p.abort_transaction())
+            await asyncio.sleep(0)
+            found.set()
+            with pytest.raises(AbortableTransactionError, match="aborted while"):
+                await committing
+            await aborting
+
+    cluster.run(main)
+    assert cluster.committed == []

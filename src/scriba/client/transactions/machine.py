@@ -192,6 +192,16 @@ class Transactions:
             raise self._refusal("commit_transaction()")
         self._go(State.COMMITTING, "commit_transaction()")
 
+    def check_commit(self) -> None:
+        """Raises unless the commit may go on, after it waited: the transaction may have failed
+        meanwhile, or have been aborted by another task or a close."""
+        if self.state is State.ABORTING:
+            raise AbortableTransactionError(
+                "the transaction was aborted while its commit waited", fix="try it again"
+            )
+        if self.state is not State.COMMITTING:
+            raise self._refusal("commit_transaction()")
+
     def abort(self) -> None:
         if self.state is State.COMMITTING and self.decided:
             raise TransactionStateError(

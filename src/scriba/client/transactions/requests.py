@@ -197,6 +197,8 @@ class TransactionCalls:
 
         async def ask(connection: Connection) -> tuple[int, int] | None:
             version = connection.version(wire.EndTxnRequest, newest)
+            if commit:  # an abort may have come while the coordinator was looked for
+                machine.check_commit()
             machine.decided = True
             answer = await connection.request(request, wire.EndTxnResponse, version=version)
             _raise_for(answer.error_code)
@@ -229,6 +231,8 @@ class TransactionCalls:
                     if coordinator is self._home:
                         self._level = connection.features.get(FEATURE, 0)
                     return await ask(connection)
+                except TransactionError:
+                    raise  # not the coordinator's word
                 except ClientError as failure:
                     coordinator.failed(failure)
                     if not failure.retriable:

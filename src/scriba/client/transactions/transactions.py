@@ -31,6 +31,8 @@ OffsetsLike = Mapping[tuple[str, int], int | OffsetAndMetadata]
 """Where a group goes on in each partition: the offset after the last record that was used."""
 
 _UNDONE: Final = frozenset({State.OPEN, State.ABORTABLE, State.ABORTING})
+_SETTLED: Final = frozenset({State.READY, State.OPEN})
+"""What follows a commit that was done."""
 
 
 class TransactionRunner:
@@ -93,12 +95,12 @@ class TransactionRunner:
         machine.commit()
         self._accumulator.hide_all()  # what another thread is about to put is looked at again
         async with self._row:
-            if machine.state is not State.COMMITTING:
-                self._raise_failure()
+            if machine.state in _SETTLED:
                 return  # whoever called at the same time has done it
+            machine.check_commit()
             if not machine.decided:
                 await self._flush()
-                self._raise_failure()
+                machine.check_commit()
             identity = await self._calls.end(commit=True) if machine.touched else None
             self._end(identity)
 
