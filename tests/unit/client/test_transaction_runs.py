@@ -531,3 +531,54 @@ def test_an_abort_overtakes_a_commit_that_looks_for_its_coordinator(generation: 
 
     cluster.run(main)
     assert cluster.committed == []
+
+
+@GENERATIONS
+@pytest.mark.parametrize("cancelled", [False, True])
+def test_what_a_block_raised_goes_on_though_the_abort_fails(
+    generation: int, cancelled: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster = FakeTransactions(generation=generation)
+    cluster.topic("t")
+    busy = say(wire.EndTxnResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
+
+    async def fill(p: Producer) -> None:
+        async with asyncio.timeout(1), p.transaction():
+            await p.send("t", b"1")
+            if cancelled:
+                await asyncio.get_running_loop().create_future()
+            raise KeyError("mine")
+
+    async def main(world: ProcessWorld) -> None:
+        async with producer(cluster, world, max_block_ms=500) as p:
+            cluster.next(ApiKey.END_TXN, *[busy] * 50)
+            with pytest.raises(TimeoutError if cancelled else KeyError) as caught:
+                await fill(p)
+            assert not isinstance(caught.value, TimedOut)
+            cluster.hooks.clear()
+            await p.abort_transaction()
+            async with p.transaction():
+                await p.send("t", b"2")
+
+    cluster.run(main)
+    assert cluster.committed == [b"2"]
+    assert "orders: not aborted: aborting the transaction did not come" in caplog.text
+
+
+def test_what_a_block_raised_after_its_own_commit_goes_on() -> None:
+    cluster = FakeTransactions()
+    cluster.topic("t")
+
+    async def fill(p: Producer) -> None:
+        async with p.transaction():
+            await p.send("t", b"1")
+            await p.commit_transaction()
+            raise KeyError("mine")
+
+    async def main(world: ProcessWorld) -> None:
+        async with producer(cluster, world) as p:
+            with pytest.raises(KeyError, match="mine"):
+                await fill(p)
+
+    cluster.run(main)
+    assert cluster.committed == [b"1"]

@@ -230,7 +230,18 @@ class Transaction:
             try:
                 await self._runner.commit()
             except AbortableTransactionError:
-                await self._runner.abort()
+                await self._abort()
                 raise
-        elif self._runner.machine.state is not State.FATAL:
+        else:
+            await self._abort()
+
+    async def _abort(self) -> None:
+        """Aborts what is open. Why it is aborted goes on to the caller: that the abort failed, too,
+        or that the block has ended the transaction itself, must not come in its place."""
+        machine = self._runner.machine
+        if machine.state not in _UNDONE and machine.state is not State.COMMITTING:
+            return
+        try:
             await self._runner.abort()
+        except ClientError as failure:
+            log.warning("%s: not aborted: %s", machine.transactional_id, failure)
