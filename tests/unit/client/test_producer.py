@@ -327,6 +327,28 @@ def test_a_batch_that_is_too_large_is_split_and_its_records_keep_their_order() -
     assert values(log) == [*(b"%03d" % n * 30 for n in range(60)), b"after"]
 
 
+def test_a_batch_that_may_be_written_is_not_written_again_in_parts() -> None:
+    cluster = FakeCluster()
+    [log] = cluster.topic("t")
+
+    too_large = refuse(ErrorCode.MESSAGE_TOO_LARGE)
+
+    async def main(world: ProcessWorld) -> None:
+        async with producer(cluster, world, batch_size=16_000) as p:
+            await p.send("t", b"first")
+            cluster.next(ApiKey.PRODUCE, write_then_hang_up(cluster), too_large)
+            deliveries = [await p.enqueue("t", b"%03d" % n * 30) for n in range(60)]
+            await p.flush()
+            for delivery in deliveries:
+                error = delivery.exception()
+                assert isinstance(error, BrokerError)
+                assert error.code == ErrorCode.MESSAGE_TOO_LARGE
+            await p.send("t", b"after")
+
+    cluster.run(main)
+    assert values(log) == [b"first", *(b"%03d" % n * 30 for n in range(60)), b"after"]
+
+
 def test_records_that_a_broker_finds_fault_with_are_named() -> None:
     cluster = FakeCluster()
     cluster.topic("t")

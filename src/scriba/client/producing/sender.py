@@ -335,7 +335,7 @@ class Sender:
             return
         error = BrokerError(code, said.error_message, about=str(queue.where))
         sequences = queue.sequences
-        if code == ErrorCode.MESSAGE_TOO_LARGE and batch.count > 1 and not batch.finished:
+        if code == ErrorCode.MESSAGE_TOO_LARGE and self._may_split(queue, batch):
             self._split(queue, batch)
         elif code in OUT_OF_STEP and sequences is not None and sequences.written(batch):
             self._acknowledge(queue, batch, -1, -1)  # longer ago than the broker remembers
@@ -364,6 +364,13 @@ class Sender:
             refused = {e.batch_index: e.batch_index_error_message for e in said.record_errors}
             maybe = code in WRITTEN_PERHAPS
             self._again(queue, batch, error, uncertain=maybe, pause=pause, refused=refused)
+
+    def _may_split(self, queue: Queue, batch: Batch) -> bool:
+        """Whether a batch that is too large may go in parts. Not one that is in the log perhaps
+        (the limit was lowered since): a broker knows it by its numbers as a whole, and would take
+        its parts for something new."""
+        perhaps_written = batch.uncertain and queue.sequences is not None
+        return batch.count > 1 and not batch.finished and not perhaps_written
 
     def _split(self, queue: Queue, batch: Batch) -> None:
         log.info("%s: a batch of %d records was too large: split", queue.where, batch.count)
