@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable
 from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
 from struct import Struct as Layout
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from scriba.errors import ErrorCode, ParseError
 from scriba.peers.addresses import format_address
@@ -104,6 +104,15 @@ class _Pending:
         self.future = future
 
 
+class _Unanswered(NamedTuple):
+    """A request without an answer, which the socket has not taken in full yet."""
+
+    left: int
+    """Where it ends, in bytes that were still to be taken when `_taken` was last zero."""
+    deadline: int
+    sent: "asyncio.Future[None]"
+
+
 class Limits(Protocol):
     """The settings a connection looks at."""
 
@@ -172,6 +181,9 @@ class Connection:
         self._correlation_id = 0
         self._pending: deque[_Pending] = deque()
         self._outgoing: list[Buffer] = []
+        self._unanswered: deque[_Unanswered] = deque()
+        self._taken = 0
+        """Bytes that the socket took since there is something in `_unanswered`."""
         self._full = False
         """Whether the socket took no more, and tells when it does."""
         self._held_until = 0
@@ -284,12 +296,31 @@ class Connection:
         self._arm(deadline)
         self._send(views, now)
 
-    def post_unanswered(self, message: Message, *, version: int | None = None) -> None:
-        """Sends a request that has no answer (Produce with acks=0)."""
+    def post_unanswered(
+        self, message: Message, *, version: int | None = None
+    ) -> "asyncio.Future[None] | None":
+        """Sends a request that has no answer (Produce with acks=0).
+
+        None once the socket has taken it; else a future that is done then, or gets the error that
+        ended the connection before.
+        """
         if self.closed is not None:
             raise self.closed
         version = self.version(type(message)) if version is None else version
-        self._send(self._encode(message, version), self._clock.mono_ms())
+        now = self._clock.mono_ms()
+        self._send(self._encode(message, version), now)
+        if self.closed is not None:
+            raise self.closed
+        if not self._outgoing:
+            return None
+        if not self._unanswered:
+            self._taken = 0
+        left = self._taken + sum(len(view) for view in self._outgoing)
+        deadline = max(now, self._held_until) + self._limits.request_timeout_ms
+        sent: asyncio.Future[None] = self._loop.create_future()
+        self._unanswered.append(_Unanswered(left, deadline, sent))
+        self._arm(deadline)
+        return sent
 
     async def request(
         self,
@@ -316,6 +347,11 @@ class Connection:
                 if isinstance(waiting.future, asyncio.Future):
                     # Whoever stopped waiting must not be told again by the collector.
                     waiting.future.exception()
+        for unsent in self._unanswered:
+            if not unsent.sent.done():
+                unsent.sent.set_exception(self.closed)
+                unsent.sent.exception()
+        self._unanswered.clear()
         if self.on_close is not None:
             self.on_close()
 
@@ -351,11 +387,21 @@ class Connection:
                     out.clear()
                 else:
                     _drop(out, done)
+                if self._unanswered:
+                    self._tell_sent(done)
             if self._full:
                 self._full = False
                 self._stream.want(self._on_readable, None)
         except OSError as failure:
             self._lost(failure)
+
+    def _tell_sent(self, done: int) -> None:
+        """Tells whose requests are with the kernel now, which sends them even after a close."""
+        self._taken += done
+        while self._unanswered and self._unanswered[0].left <= self._taken:
+            sent = self._unanswered.popleft().sent
+            if not sent.done():
+                sent.set_result(None)
 
     # -- in --------------------------------------------------------------------------------------
 
@@ -482,8 +528,10 @@ class Connection:
             self._write()
         if self.closed is not None:
             return
-        if self._pending:
-            due = min(waiting.deadline for waiting in self._pending)
+        deadlines = [waiting.deadline for waiting in self._pending]
+        deadlines += [unsent.deadline for unsent in self._unanswered]
+        if deadlines:
+            due = min(deadlines)
             if due <= now:
                 self._give_up(now)
                 return
@@ -510,6 +558,9 @@ class Connection:
             return
         if (self._filled, len(self._pending), self._correlation_id) != before:
             self._arm(now)  # there may be more
+            return
+        if not self._pending:
+            self.close(TimedOut(f"{self.address} took nothing of what was sent in time"))
             return
         name = self._pending[0].answer.__name__.removesuffix("Response")
         self.close(TimedOut(f"{self.address} did not answer {name} in time"))

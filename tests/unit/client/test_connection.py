@@ -416,6 +416,48 @@ def test_a_throttled_client_holds_back_and_is_not_timed_out_for_it() -> None:
     assert 5000 <= times[1] - times[0] <= 5100
 
 
+def test_a_request_without_an_answer_waits_for_the_end_of_a_throttle_and_tells_when_it_left() -> (
+    None
+):
+    times: list[int] = []
+
+    async def broker(peer: Peer) -> None:
+        await peer.say_versions()
+        _, version, correlation_id = await peer.asked.get()
+        times.append(int(asyncio.get_running_loop().time() * 1000))
+        await peer.answer(MetadataResponse(throttle_time_ms=5000), version, correlation_id)
+        await peer.asked.get()
+        times.append(int(asyncio.get_running_loop().time() * 1000))
+
+    async def client(world: ProcessWorld) -> None:
+        connection = await connect(world, request_timeout_ms=1000)
+        await ask(connection)
+        sent = connection.post_unanswered(MetadataRequest(topics=[]))
+        assert sent is not None
+        await sent
+        await asyncio.sleep(1)
+
+    play(broker, client)
+    assert 5000 <= times[1] - times[0] <= 5100
+
+
+def test_a_broker_that_takes_nothing_is_given_up_after_the_time_for_an_answer() -> None:
+    async def broker(peer: Peer) -> None:
+        await peer.say_versions()
+        peer.stream.want(None, None)
+        await asyncio.get_running_loop().create_future()
+
+    async def client(world: ProcessWorld) -> None:
+        connection = await connect(world, request_timeout_ms=1000)
+        topics = [MetadataRequestTopic(name="t" * 100) for _ in range(10)]
+        sent = connection.post_unanswered(MetadataRequest(topics=topics))
+        assert sent is not None
+        with pytest.raises(TimedOut, match="took nothing"):
+            await sent
+
+    play(broker, client, NetFaults(window=200))
+
+
 def test_an_unused_connection_is_closed() -> None:
     async def broker(peer: Peer) -> None:
         await peer.say_versions()

@@ -10,6 +10,7 @@ from scriba.client.errors import BufferFull, RecordError
 from scriba.errors import ErrorCode
 from scriba.peers.errors import BrokerError, ClientError, Closed, TimedOut
 from scriba.records.batch import Record
+from scriba.testing.sim.world.net import NetFaults
 from scriba.testing.sim.world.world import ProcessWorld
 from scriba.wire.apis import ApiKey
 from scriba.wire.messages.metadata import MetadataRequest
@@ -541,6 +542,41 @@ def test_acks_0_waits_for_no_answer() -> None:
 
     cluster.run(main)
     assert values(log) == [b"x"]
+
+
+def test_acks_0_a_record_is_done_when_it_has_left_and_none_is_lost_by_a_close() -> None:
+    cluster = FakeCluster(faults=NetFaults(window=5000))
+    [log] = cluster.topic("t")
+
+    async def main(world: ProcessWorld) -> None:
+        async with producer(cluster, world, acks=0, linger_ms=0) as p:
+            await p.send("t", b"first")
+            sent = [await p.enqueue("t", b"%04d" % n * 250) for n in range(100)]
+            assert not sent[-1].done()
+            assert p._accumulator.used > 50_000
+            await p.flush()
+            assert all(delivery.exception() is None for delivery in sent)
+        await asyncio.sleep(1)  # for what is on the network
+
+    cluster.run(main)
+    assert values(log) == [b"first", *(b"%04d" % n * 250 for n in range(100))]
+
+
+def test_acks_0_what_had_not_left_when_its_connection_broke_is_sent_again() -> None:
+    cluster = FakeCluster(faults=NetFaults(window=5000))
+    [log] = cluster.topic("t")
+
+    async def main(world: ProcessWorld) -> None:
+        async with producer(cluster, world, acks=0, linger_ms=50, batch_size=20_000) as p:
+            await p.send("t", b"first")
+            cluster.cut_request_at[ApiKey.PRODUCE] = 6000
+            sent = [await p.enqueue("t", b"%04d" % n * 250) for n in range(15)]  # one batch
+            await p.flush()
+            assert all(delivery.exception() is None for delivery in sent)
+        await asyncio.sleep(1)  # for what is on the network
+
+    cluster.run(main)
+    assert values(log) == [b"first", *(b"%04d" % n * 250 for n in range(15))]
 
 
 def test_closing_sends_what_is_left_and_then_refuses() -> None:

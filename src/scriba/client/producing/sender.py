@@ -261,9 +261,9 @@ class Sender:
             request.acks = self._acks
             request.timeout_ms = self._settings.request_timeout_ms
             if self._acks == 0:
-                connection.post_unanswered(request, version=version)
-                for queue, batch in taken:
-                    self._acknowledge(queue, batch, -1, -1)
+                self._settle_unanswered(
+                    destination, taken, connection.post_unanswered(request, version=version)
+                )
                 return
             answer = connection.post(request, ProduceResponse, version=version)
         except ClientError as failure:
@@ -324,6 +324,35 @@ class Sender:
             for queue, batch in where.values():
                 silence = BrokerError(ErrorCode.UNKNOWN_SERVER_ERROR, "no word on the partition")
                 self._again(queue, batch, silence, uncertain=True)
+
+    def _settle_unanswered(
+        self,
+        destination: _Destination,
+        taken: list[tuple[Queue, Batch]],
+        sent: "asyncio.Future[None] | None",
+    ) -> None:
+        """Batches for which no answer comes are acknowledged when they are with the kernel: what
+        still lies in this process would be lost with the connection, and needs memory."""
+        if sent is None:
+            for queue, batch in taken:
+                self._acknowledge(queue, batch, -1, -1)
+            return
+
+        def settle(sent: "asyncio.Future[None]") -> None:
+            destination.in_flight -= 1
+            if destination.queues:
+                destination.wake.set()
+            if sent.cancelled():
+                return
+            failure = sent.exception()
+            for queue, batch in taken:
+                if isinstance(failure, ClientError):
+                    self._again(queue, batch, failure, uncertain=True)
+                else:
+                    self._acknowledge(queue, batch, -1, -1)
+
+        destination.in_flight += 1
+        sent.add_done_callback(settle)
 
     def _judge(
         self, queue: Queue, batch: Batch, said: PartitionProduceResponse, nodes: Iterable[Node]
