@@ -2,23 +2,19 @@
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any
 
 import pytest
 
-from scriba.broker.node import Node
-from scriba.client import Admin, ClientError, Consumer, NewTopic, Producer
+from scriba.client import ClientError, Consumer
 from scriba.client.consuming.list_offsets import look_up
 from scriba.client.model import Isolation, OffsetSpec, TopicPartition
-from scriba.settings import NodeSettings
 from scriba.testing.sim.world.net import NetFaults
 from scriba.testing.sim.world.peer import Peer
-from scriba.testing.sim.world.world import ProcessWorld, SimWorld
+from scriba.testing.sim.world.world import ProcessWorld
 from scriba.wire.messages.groups import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity
 from tests.unit.client.clients import T0, consumer, fill, offsets
 from tests.unit.client.fake_cluster import FakeCluster
-
-AT = {"bootstrap.servers": "broker:9092"}
+from tests.unit.client.groups import committed, in_a_group
 
 
 @pytest.mark.parametrize("steps", range(5))
@@ -87,48 +83,6 @@ def test_a_topic_that_leaves_the_picture_as_its_offsets_are_asked_for_harms_nobo
 
 
 # -- in a group, with a real node ------------------------------------------------------------------
-
-
-def in_a_group(work: Any, **settings: Any) -> None:
-    """Runs `work(consumer, world)` beside a node with ten records in topic t."""
-    sim = SimWorld(1)
-
-    async def node(world: ProcessWorld) -> None:
-        lines = {
-            "listeners": "PLAINTEXT://broker:9092",
-            "scriba.allow.insecure.bind": "true",
-            "log.dirs": "/data",
-            "group.initial.rebalance.delay.ms": "0",
-        }
-        served = Node(NodeSettings.parse(lines), world)
-        await served.start()
-        await served.wait_stopped()
-
-    async def client(world: ProcessWorld) -> None:
-        async with Admin(AT, _ports=world) as admin:
-            await admin.create_topics([NewTopic("t", partitions=1)])
-        async with Producer(AT, _ports=world) as p:
-            for n in range(10):
-                await p.send("t", b"%d" % n)
-        chosen = {"group_id": "g", "auto_offset_reset": "earliest", **settings}
-        c = Consumer(AT, _ports=world, **chosen)
-        try:
-            async with asyncio.timeout(120):
-                await work(c, world)
-        finally:
-            await c.close()
-
-    async def main() -> None:
-        sim.host("broker").start(node)
-        await sim.host("client").start(client).task
-
-    sim.run(main())
-
-
-async def committed(world: ProcessWorld) -> int | None:
-    async with Consumer(AT, _ports=world, group_id="g") as other:
-        place = (await other.committed([T0]))[T0]
-        return None if place is None else place.offset
 
 
 def test_a_commit_that_nobody_waits_for_is_not_lost_with_the_consumer() -> None:

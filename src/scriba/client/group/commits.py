@@ -35,6 +35,9 @@ _SEVERAL_GROUPS: Final = 8
 _REQUIRE_STABLE: Final = 7
 _NOT_COMMITTED: Final = -1
 
+MISSING: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
+"""Answers about a topic that is not there, or not yet."""
+
 
 class CommittedOffsets:
     def __init__(self, cluster: Cluster, coordinator: Coordinator) -> None:
@@ -143,7 +146,7 @@ class CommittedOffsets:
 
     def _failed(self, failure: ClientError) -> None:
         self._coordinator.failed(failure)
-        if isinstance(failure, BrokerError) and failure.code is ErrorCode.UNKNOWN_TOPIC_ID:
+        if isinstance(failure, BrokerError) and failure.code in MISSING:
             self._cluster.stale()  # deleted, or made anew under another id
 
     def _id(self, topic: str) -> bytes:

@@ -186,8 +186,9 @@ class Group:
             await self._finish_change()
         machine, subscription = self._machine, self.subscription
         problem: Exception | None = None
-        await self.offsets.under_way(timeout_ms)
-        if commit and not machine.lost:
+        last = commit and not machine.lost
+        await self.offsets.under_way(timeout_ms, last)
+        if last:
             left = max(0, deadline - self._clock.mono_ms())
             await self.offsets.commit_before_parting(left)
         if subscription is not None:

@@ -17,7 +17,7 @@ from scriba.client.consuming.list_offsets import reset_target
 from scriba.client.consuming.positions import AssignedPartition, Positions
 from scriba.client.coordinator import Coordinator, CoordinatorKind
 from scriba.client.errors import OffsetError
-from scriba.client.group.commits import CommittedOffsets
+from scriba.client.group.commits import MISSING, CommittedOffsets
 from scriba.client.model import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from scriba.client.settings import ConsumerSettings
 from scriba.errors import ErrorCode
@@ -38,7 +38,6 @@ _NOT_NOW: Final = frozenset(
     }
 )
 """What a coordinator says to a member that it does not know as it was named."""
-_MISSING: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
 
 
 class GroupOffsets:
@@ -82,7 +81,9 @@ class GroupOffsets:
             if assigned.position >= 0
         }
 
-    async def commit(self, offsets: Offsets, timeout_ms: int, *, parting: bool = False) -> None:
+    async def commit(self, offsets: Offsets, timeout_ms: int, *, automatic: bool = False) -> None:
+        """Commits after those that were asked for before. One that nobody asked for leaves topics
+        be that are not there: waiting for one would hold up the others."""
         if not offsets:
             return
 
@@ -99,8 +100,8 @@ class GroupOffsets:
                     raise BrokerError(ErrorCode.REBALANCE_IN_PROGRESS, about=about) from None
                 self.refused(refusal.code, member.generation_id)
                 refusal.retriable |= stale
-                if parting and refusal.code in _MISSING:
-                    refusal.retriable = False  # a deleted topic must not hold up the others
+                if automatic and refusal.code in MISSING:
+                    refusal.retriable = False
                 raise
 
         async def in_turn() -> None:
@@ -109,11 +110,14 @@ class GroupOffsets:
 
         await self._cluster.within(in_turn(), timeout_ms, "the commit")
 
-    def commit_nowait(self, offsets: Offsets, done: Done | None) -> "asyncio.Task[None]":
+    def commit_nowait(
+        self, offsets: Offsets, done: Done | None, *, automatic: bool = False
+    ) -> "asyncio.Task[None]":
         async def work() -> None:
             failure: ClientError | None = None
             try:
-                await self.commit(offsets, self._settings.default_api_timeout_ms)
+                limit = self._settings.default_api_timeout_ms
+                await self.commit(offsets, limit, automatic=automatic)
             except ClientError as refused:
                 failure = refused
             if done is not None:
@@ -126,28 +130,39 @@ class GroupOffsets:
         task.add_done_callback(self._commits.discard)
         return task
 
-    async def under_way(self, timeout_ms: int) -> None:
-        """Waits for the commits that nobody waits for, as long as there is time."""
-        if self._commits:
-            await asyncio.wait(list(self._commits), timeout=timeout_ms / 1000)
+    async def under_way(self, timeout_ms: int, last: bool) -> None:
+        """Waits for the commits that nobody waits for, as long as there is time. When a `last` one
+        is to follow, half of the time is left for that, and what still runs then makes way."""
+        if not self._commits:
+            return
+        last = last and self._settings.enable_auto_commit
+        limit = timeout_ms // 2 if last else timeout_ms
+        _, late = await asyncio.wait(list(self._commits), timeout=limit / 1000)
+        if last:
+            for commit in late:
+                log.warning("a commit was given up: it was not done within %d ms", limit)
+                commit.cancel()
 
     def commit_automatically(self) -> None:
         """Begins to commit the positions of now; the one before may still be under way."""
         self.due = False
         if self._automatic is None or self._automatic.done():
-            offsets = self.consumed()
+            offsets = self._known()
             if offsets:
-                self._automatic = self.commit_nowait(offsets, None)
+                self._automatic = self.commit_nowait(offsets, None, automatic=True)
 
     async def commit_before_parting(self, timeout_ms: int) -> None:
         """Commits what is about to be given up; that it is given up does not depend on it."""
         if self._settings.enable_auto_commit:
             try:
-                known = self._cluster.partition
-                offsets = {w: place for w, place in self.consumed().items() if known(w)}
-                await self.commit(offsets, timeout_ms, parting=True)
+                await self.commit(self._known(), timeout_ms, automatic=True)
             except ClientError as failure:
                 log.warning("the commit before giving up partitions failed: %s", failure)
+
+    def _known(self) -> Offsets:
+        """The positions in partitions that are there."""
+        known = self._cluster.partition
+        return {where: place for where, place in self.consumed().items() if known(where)}
 
     async def _keep_time(self) -> None:
         while True:
@@ -195,12 +210,12 @@ class GroupOffsets:
             try:
                 found = await self._fetch([assigned.where for assigned in waiting])
             except ClientError as failure:
-                if failure.retriable:
-                    await asyncio.sleep(backoff.next_ms() / 1000)
-                    continue
-                for assigned in waiting:
-                    assigned.error = failure
-                break
+                if not failure.retriable:
+                    for assigned in waiting:
+                        assigned.error = failure
+                    self._fetcher.arrived.wake()
+                await asyncio.sleep(backoff.next_ms() / 1000)
+                continue
             for assigned in waiting:
                 if self._waits(assigned, generations[assigned.where]):
                     self._begin(assigned, found[assigned.where])

@@ -1,0 +1,89 @@
+"""What a group's offsets are while topics go and coordinators refuse, on simulated time."""
+
+from typing import Any
+
+import pytest
+
+from scriba.client import Admin, BrokerError, Consumer, NewTopic, Producer
+from scriba.client.model import TopicPartition
+from scriba.errors import ErrorCode
+from scriba.testing.sim.world.world import ProcessWorld
+from tests.unit.client.clients import T0, read
+from tests.unit.client.groups import AT, committed, in_a_group
+
+GOING = TopicPartition("going", 0)
+
+
+async def a_topic_that_goes(world: ProcessWorld) -> None:
+    async with Admin(AT, _ports=world) as admin, Producer(AT, _ports=world) as p:
+        await admin.create_topics([NewTopic("going", partitions=1)])
+        await p.send("going", b"x")
+
+
+async def delete(world: ProcessWorld) -> None:
+    async with Admin(AT, _ports=world) as admin:
+        await admin.delete_topics(["going"])
+
+
+@pytest.mark.parametrize("by_hand", [False, True])
+def test_a_deleted_topic_does_not_hold_up_the_automatic_commits_of_others(by_hand: bool) -> None:
+    async def work(c: Consumer, world: ProcessWorld) -> None:
+        await a_topic_that_goes(world)
+        if by_hand:
+            c.assign([T0, GOING])
+        else:
+            c.subscribe(["t", "going"])
+        await read(c, 11)
+        await delete(world)
+        for _ in range(10):
+            await c.poll(100)  # several times an automatic commit is due
+        async with Producer(AT, _ports=world) as p:
+            for _ in range(10):
+                await p.send("t", b"more")
+        before = world.clock.mono_ms()
+        await read(c, 10)
+        while await committed(world) != 20:
+            await c.poll(100)
+        assert world.clock.mono_ms() - before < 10_000
+
+    in_a_group(work, auto_commit_interval_ms=300, allow_auto_create_topics=False)
+
+
+def test_a_commit_that_waits_for_a_deleted_topic_leaves_time_for_the_last_one() -> None:
+    async def work(c: Consumer, world: ProcessWorld) -> None:
+        await a_topic_that_goes(world)
+        c.assign([T0, GOING])
+        await read(c, 11)
+        await delete(world)
+        c.commit_nowait({GOING: 1})
+        await c.close(timeout_ms=10_000)
+        assert await committed(world) == 10
+
+    in_a_group(work, auto_commit_interval_ms=60_000, allow_auto_create_topics=False)
+
+
+@pytest.mark.parametrize("by_hand", [False, True])
+def test_a_partition_is_read_after_its_committed_offset_was_refused(by_hand: bool) -> None:
+    async def work(c: Consumer, world: ProcessWorld) -> None:
+        assert c._group is not None
+        stored = c._group.offsets._committed
+        fetch = stored.fetch
+        asked = 0
+
+        async def refused_at_first(*asking: Any) -> Any:
+            nonlocal asked
+            asked += 1
+            if asked == 1:
+                raise BrokerError(ErrorCode.GROUP_AUTHORIZATION_FAILED)
+            return await fetch(*asking)
+
+        stored.fetch = refused_at_first  # type: ignore[method-assign]
+        if by_hand:
+            c.assign([T0])
+        else:
+            c.subscribe("t")
+        with pytest.raises(BrokerError, match="GROUP_AUTHORIZATION_FAILED"):
+            await c.poll(60_000)
+        assert len(await read(c, 10)) == 10
+
+    in_a_group(work)
