@@ -1,5 +1,6 @@
 """What a group's offsets are while topics go and coordinators refuse, on simulated time."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -87,3 +88,28 @@ def test_a_partition_is_read_after_its_committed_offset_was_refused(by_hand: boo
         assert len(await read(c, 10)) == 10
 
     in_a_group(work)
+
+
+@pytest.mark.parametrize("automatic", [False, True])
+def test_a_block_that_is_left_by_an_exception_commits_nothing_though_its_listener_does(
+    automatic: bool,
+) -> None:
+    async def work(c: Consumer, world: ProcessWorld) -> None:
+        revoked: list[TopicPartition] = []
+
+        async def parting(partitions: Sequence[TopicPartition]) -> None:
+            revoked.extend(partitions)
+            await c.commit()
+
+        async def fail() -> None:
+            async with c:
+                c.subscribe("t", on_revoked=parting)
+                assert len(await c.poll(60_000, max_records=4)) == 4
+                raise RuntimeError("work on a record failed")
+
+        with pytest.raises(RuntimeError, match="work on"):
+            await fail()
+        assert revoked == [T0]
+        assert await committed(world) is None
+
+    in_a_group(work, enable_auto_commit=automatic, auto_commit_interval_ms=60_000)

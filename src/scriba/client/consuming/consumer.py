@@ -439,8 +439,8 @@ class Consumer(Generic[K, V]):
 
     async def close(self, timeout_ms: int = 30_000, *, commit: bool = True) -> None:
         """Gives up the partitions, leaves the group and ends all connections. With automatic
-        commits the positions are committed first, unless `commit` is false. Commit and farewell
-        are given up when the time is over."""
+        commits the positions are committed first, unless `commit` is false; then no listener
+        commits them either. Commit and farewell are given up when the time is over."""
         if self._closing:
             return
         if self._group is not None:

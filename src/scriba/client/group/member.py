@@ -177,7 +177,9 @@ class Group:
         return Subscribed(subscription.topics)
 
     async def leave(self, reason: str, timeout_ms: int, commit: bool = True) -> None:
-        """Gives everything up, and tells the group."""
+        """Gives everything up, and tells the group. Without `commit` a listener that commits the
+        positions commits nothing either."""
+        self.offsets.withheld = not commit
         deadline = self._clock.mono_ms() + timeout_ms
         for task in self._tasks:
             task.cancel()

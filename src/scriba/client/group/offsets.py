@@ -57,6 +57,8 @@ class GroupOffsets:
         """Told what a refusal may mean for the membership, and in which generation it came."""
         self.reader: Callable[[], ConsumerGroupMetadata] = lambda: ConsumerGroupMetadata(group_id)
         """Who reads."""
+        self.withheld = False
+        """Whether the positions are not to be committed: nobody knows what was worked on."""
         self._cluster = cluster
         self._settings = settings
         self._positions = positions
@@ -75,6 +77,8 @@ class GroupOffsets:
 
     def consumed(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """The positions: what the application has been given up to now."""
+        if self.withheld:
+            return {}
         return {
             where: OffsetAndMetadata(assigned.position, "", assigned.seen_epoch)
             for where, assigned in self._positions.assigned.items()
