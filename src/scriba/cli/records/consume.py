@@ -81,16 +81,21 @@ def _render(options: argparse.Namespace) -> Render:
     return compile_template(options.format, null, escape)
 
 
-async def _consume(options: argparse.Namespace, output: "Output") -> int:
-    settings: dict[str, Any] = {
+def _settings(options: argparse.Namespace) -> dict[str, Any]:
+    """Those of the consumer. One that is no member commits nothing, though a profile may name a
+    group: by itself a consumer would commit what it was given, and not what was written."""
+    before: dict[str, Any] = {
         "default.api.timeout.ms": timeout_ms(options),
         "auto.offset.reset": "earliest",  # what is deleted while it is read is passed over
         "allow.auto.create.topics": False,
     }
-    if options.group:
-        settings["group.id"] = options.group
+    after = {"group.id": options.group} if options.group else {"enable.auto.commit": False}
+    return before | client_settings(options, "consumer") | after
+
+
+async def _consume(options: argparse.Namespace, output: "Output") -> int:
     async with (
-        Consumer(settings | client_settings(options, "consumer")) as consumer,
+        Consumer(_settings(options)) as consumer,
         open_admin(options, beside_another=True) as admin,
         watched(consumer),
     ):
