@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeVar
 
-from scriba.client.model import TopicPartition
+from scriba.client.model import TopicPartition, is_topic_name
 from scriba.client.settings import ClientSettings
 from scriba.errors import ErrorCode, error_code
 from scriba.peers.addresses import format_address
@@ -163,8 +163,13 @@ class Cluster:
     # -- the picture -----------------------------------------------------------------------------
 
     def want(self, topic: str) -> None:
-        """Keeps a topic in the picture, from the next update on."""
+        """Keeps a topic in the picture, from the next update on.
+
+        A name that no request can hold is not asked for: the others would not be answered either.
+        """
         if topic not in self._wanted:
+            if not is_topic_name(topic):
+                self.errors[topic] = ErrorCode.INVALID_TOPIC_EXCEPTION
             self._hurry = True
             self._stale.set()
         self._wanted[topic] = self.ports.clock.mono_ms()
@@ -237,10 +242,12 @@ class Cluster:
             refresh = self._stale.set
             while (found := self.topics.get(name)) is None:
                 self._check_hope()
+                self.want(name)  # again: while it is waited for, it does not count as unused
                 error = self.errors.get(name)
                 if error in HOPELESS:
                     assert error is not None
-                    raise BrokerError(error, about=f"topic {name}")
+                    told = name if is_topic_name(name) else ascii(name)[:100]
+                    raise BrokerError(error, about=f"topic {told}")
                 refresh()
                 await self.next_update()
                 refresh = self.stale  # another broker may know of it
@@ -405,18 +412,27 @@ class Cluster:
             self._hurry = False
             try:
                 await self._update()
-            except ClientError as failure:
-                if self._failure is None:
-                    log.warning("no metadata yet: %s", failure)
-                self._failure = failure
-                self._stale.set()
-                self._recover()
-                if not failure.retriable and not self.nodes:
-                    self.hopeless = failure
-                    self._wake()
+            except Exception as failure:
+                self._not_updated(failure)
                 await asyncio.sleep(backoff.next_ms() / 1000)
             else:
                 backoff.reset()
+
+    def _not_updated(self, wrong: Exception) -> None:
+        """Has the picture fetched again, or those who wait for it be told that it is in vain. A
+        mistake of ours must not leave them waiting for a task that has ended."""
+        failure = wrong
+        if not isinstance(failure, ClientError):
+            failure = ClientError(f"the cluster cannot be asked about: {wrong!r}", cause=wrong)
+        if self._failure is None:
+            mistake = None if failure is wrong else wrong
+            log.warning("no metadata yet: %s", failure, exc_info=mistake)
+        self._failure = failure
+        self._stale.set()
+        self._recover()
+        if not failure.retriable and (failure is not wrong or not self.nodes):
+            self.hopeless = failure
+            self._wake()
 
     def _recover(self) -> None:
         """Forgets all brokers when none of them has told of the cluster for too long (KIP-1102)."""
@@ -441,7 +457,7 @@ class Cluster:
     async def _update(self) -> None:
         connection = await self.any_connection()
         self._expire_topics()
-        asked = list(self._wanted)
+        asked = [name for name in self._wanted if is_topic_name(name)]
         version = connection.version(MetadataRequest)
         everything = self._match is not None
         request = MetadataRequest(
@@ -450,9 +466,11 @@ class Cluster:
         )
         answer = await self._answer(connection, request, version)
         if answer.error_code:
+            refusal = BrokerError(error_code(answer.error_code), about="metadata")
             if answer.error_code == ErrorCode.REBOOTSTRAP_REQUIRED:
                 self._begin_anew()
-            raise BrokerError(error_code(answer.error_code), about="metadata")
+                refusal.retriable = True  # the bootstrap servers may answer
+            raise refusal
         self._source = connection.address
         self._apply(answer, everything)
         self._failure = self.hopeless = None
@@ -493,7 +511,7 @@ class Cluster:
             told = {topic.name for topic in answer.topics}
             for missing in [name for name in self.topics if name not in told]:
                 self._drop(missing)
-            for missing in [name for name in self._wanted if name not in told]:
+            for missing in [n for n in self._wanted if n not in told and is_topic_name(n)]:
                 self._trouble(missing, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
     def _add_node(self, node: Node) -> None:

@@ -31,6 +31,21 @@ class TopicPartition(NamedTuple):
         return f"{self.topic}-{self.partition}"
 
 
+_LONGEST_NAME = 249
+"""Of a topic, in Kafka."""
+
+
+def is_topic_name(name: object) -> bool:
+    """Whether a broker can be asked about a topic of this name; whether it is good, that tells."""
+    if not isinstance(name, str) or len(name) > _LONGEST_NAME:
+        return False
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 class TimestampType(enum.IntEnum):
     """Whose clock a record's timestamp comes from."""
 

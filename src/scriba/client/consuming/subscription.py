@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from inspect import isawaitable
 
-from scriba.client.model import TopicPartition
+from scriba.client.model import TopicPartition, is_topic_name
 
 Told = Callable[[Sequence[TopicPartition]], Awaitable[object] | object]
 """A plain function, or one whose result is awaited."""
@@ -58,8 +58,11 @@ class Subscription:
         names = frozenset([topics] if isinstance(topics, str) else topics)
         if bool(names) == (pattern is not None):
             raise ValueError("subscribe to topics, or to a pattern")
-        if not all(names):
+        if "" in names:
             raise ValueError("the name of a topic is empty")
+        for name in names:
+            if not is_topic_name(name):
+                raise ValueError(f"{ascii(name)[:100]} is no name of a topic")
         return cls(names, None if pattern is None else re.compile(pattern), listener)
 
     @property
