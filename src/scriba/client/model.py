@@ -81,6 +81,23 @@ class OffsetAndMetadata:
     leader_epoch: int = -1
 
 
+def to_commit(
+    offsets: Mapping[tuple[str, int], int | OffsetAndMetadata],
+) -> dict[TopicPartition, OffsetAndMetadata]:
+    """What was given to be committed. ValueError for an offset at which nobody could go on: brokers
+    would take it, and who reads next would find it."""
+    found = {
+        TopicPartition(*where): place
+        if isinstance(place, OffsetAndMetadata)
+        else OffsetAndMetadata(place)
+        for where, place in offsets.items()
+    }
+    for where, place in found.items():
+        if place.offset < 0:
+            raise ValueError(f"{where}: offset {place.offset} is negative and cannot be committed")
+    return found
+
+
 @dataclass(slots=True, frozen=True)
 class ConsumerGroupMetadata:
     """A member of a group, as a transaction that commits the group's offsets names it.

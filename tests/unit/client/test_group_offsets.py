@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from scriba.client import Admin, BrokerError, Consumer, NewTopic, Producer
+from scriba.client import Admin, BrokerError, Consumer, NewTopic, OffsetAndMetadata, Producer
 from scriba.client.model import TopicPartition
 from scriba.errors import ErrorCode
 from scriba.testing.sim.world.world import ProcessWorld
@@ -113,3 +113,34 @@ def test_a_block_that_is_left_by_an_exception_commits_nothing_though_its_listene
         assert await committed(world) is None
 
     in_a_group(work, enable_auto_commit=automatic, auto_commit_interval_ms=60_000)
+
+
+def test_an_offset_at_which_nobody_can_go_on_is_not_committed() -> None:
+    async def work(c: Consumer, world: ProcessWorld) -> None:
+        c.assign([T0])
+        with pytest.raises(ValueError, match="t-0: offset -5 is negative"):
+            await c.commit({T0: -5})
+        with pytest.raises(ValueError, match="negative"):
+            c.commit_nowait({T0: OffsetAndMetadata(-1)})
+        async with Admin(AT, _ports=world) as admin:
+            with pytest.raises(ValueError, match="negative"):
+                await admin.alter_group_offsets("g", {T0: -1})
+        async with Producer(AT, _ports=world, transactional_id="x") as p, p.transaction():
+            with pytest.raises(ValueError, match="negative"):
+                await p.send_offsets_to_transaction({T0: -1}, "g")
+        assert await committed(world) is None
+
+    in_a_group(work, enable_auto_commit=False)
+
+
+def test_an_offset_below_zero_that_another_client_committed_is_none() -> None:
+    async def work(c: Consumer, world: ProcessWorld) -> None:
+        assert c._group is not None
+        async with Consumer(AT, _ports=world, group_id="g") as other:
+            assert other._group is not None
+            other.assign([])
+            await other._group.offsets.commit({T0: OffsetAndMetadata(-5)}, 60_000)
+        c.assign([T0])
+        assert len(await read(c, 10)) == 10
+
+    in_a_group(work)

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar, Unpack
 
-from scriba.client.admin.calls import Calls, outcome
+from scriba.client.admin.calls import Calls, outcome, several
 from scriba.client.admin.cluster import ClusterAdmin
 from scriba.client.admin.groups import GroupAdmin
 from scriba.client.admin.model import (
@@ -282,7 +282,7 @@ class Admin(ClusterAdmin, GroupAdmin, TransactionAdmin):
         timeout_ms: int | None = None,
     ) -> dict[ConfigResource, dict[str, ConfigEntry]]:
         """Settings in force by resource and name, all or those with these names."""
-        keys = None if names is None else list(names)
+        keys = None if names is None else several(names)
 
         async def attempt(
             rest: list[ConfigResource],
@@ -312,7 +312,7 @@ class Admin(ClusterAdmin, GroupAdmin, TransactionAdmin):
     ) -> dict[str, ConfigEntry]:
         """Settings of a controller that is no broker, by its own listener."""
         resource = ConfigResource.broker(node)
-        request = describe_configs([resource], list(names), False)
+        request = describe_configs([resource], several(names), False)
 
         async def attempt() -> dict[str, ConfigEntry]:
             connection = await self._cluster.connect_to(node, host, port)

@@ -51,6 +51,14 @@ class PartlyFailed(ClientError, Generic[K]):
         self.retriable = all(error.retriable for error in errors.values())
 
 
+def several(given: Iterable[K]) -> list[K]:
+    """What was given as several things. One name is none of that: its letters would be taken for
+    names, and be deleted, say."""
+    if isinstance(given, str | bytes):
+        raise TypeError(f"{given!r} is one name where several are expected; give [{given!r}]")
+    return list(given)
+
+
 class Calls:
     def __init__(self, cluster: Cluster, default_timeout_ms: int, request_timeout_ms: int) -> None:
         self.cluster = cluster
@@ -105,7 +113,7 @@ class Calls:
 
         A single failure is raised as it is when one thing was asked for, in PartlyFailed else.
         """
-        wanted = list(dict.fromkeys(keys))
+        wanted = list(dict.fromkeys(several(keys)))
         results: dict[K, V] = {}
         errors: dict[K, BrokerError] = {}
 

@@ -3,11 +3,16 @@
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from scriba.client.admin.calls import Calls, outcome
+from scriba.client.admin.calls import Calls, outcome, several
 from scriba.client.admin.model import GroupDescription, GroupListing, GroupMember
 from scriba.client.coordinator import CoordinatorKind
 from scriba.client.group.membership.payload import decode_assignment
-from scriba.client.model import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+from scriba.client.model import (
+    ConsumerGroupMetadata,
+    OffsetAndMetadata,
+    TopicPartition,
+    to_commit,
+)
 from scriba.errors import ErrorCode, ParseError
 from scriba.peers.connection import Connection
 from scriba.peers.errors import BrokerError, raise_for
@@ -34,7 +39,7 @@ class GroupAdmin:
         timeout_ms: int | None = None,
     ) -> list[GroupListing]:
         """All groups by name, or those in one of these states and of one of these types."""
-        request = wire.ListGroupsRequest(states_filter=list(states), types_filter=list(types))
+        request = wire.ListGroupsRequest(states_filter=several(states), types_filter=several(types))
 
         async def ask(node: int) -> list[GroupListing]:
             answer = await self._calls.ask(request, wire.ListGroupsResponse, node)
@@ -274,8 +279,7 @@ def _commit_request(
 ) -> wire.OffsetCommitRequest:
     who = member or ConsumerGroupMetadata(group_id)
     topics: dict[str, wire.OffsetCommitRequestTopic] = {}
-    for (topic, partition), place in offsets.items():
-        at = place if isinstance(place, OffsetAndMetadata) else OffsetAndMetadata(place)
+    for (topic, partition), at in to_commit(offsets).items():
         found = topics.setdefault(topic, wire.OffsetCommitRequestTopic(name=topic))
         found.partitions.append(
             wire.OffsetCommitRequestPartition(

@@ -150,6 +150,13 @@ def describe_configs(
     )
 
 
+def _text(name: str, value: V) -> V:
+    """The value of a setting, which is text also where it stands for a number."""
+    if value is not None and not isinstance(value, str):
+        raise TypeError(f"{name}={value!r}: the value of a setting is a str")
+    return value
+
+
 def change_configs(
     resources: Iterable[ConfigResource],
     changes: Mapping[ConfigResource, Sequence[tuple[str, ConfigOp, str | None]]],
@@ -162,7 +169,7 @@ def change_configs(
                 resource_name=r.name,
                 configs=[
                     config_wire.IncrementalAlterConfigsRequestAlterableConfig(
-                        name=name, config_operation=op, value=value
+                        name=name, config_operation=op, value=_text(name, value)
                     )
                     for name, op, value in changes[r]
                 ],
@@ -184,7 +191,9 @@ def replace_configs(
                 resource_type=r.type,
                 resource_name=r.name,
                 configs=[
-                    config_wire.AlterConfigsRequestAlterableConfig(name=name, value=value)
+                    config_wire.AlterConfigsRequestAlterableConfig(
+                        name=name, value=_text(name, value)
+                    )
                     for name, value in configs[r].items()
                 ],
             )

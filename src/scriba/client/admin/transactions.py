@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Final
 
-from scriba.client.admin.calls import Calls, outcome
+from scriba.client.admin.calls import Calls, outcome, several
 from scriba.client.admin.model import ActiveProducer, TransactionDescription, TransactionListing
 from scriba.client.admin.requests import describe_producers
 from scriba.client.admin.responses import read_active_producer
@@ -36,7 +36,7 @@ class TransactionAdmin:
         `pattern` is a regular expression (RE2) that the whole transactional id matches.
         """
         request = wire.ListTransactionsRequest(
-            state_filters=list(states),
+            state_filters=several(states),
             producer_id_filters=list(producer_ids),
             duration_filter=-1 if open_longer_ms is None else open_longer_ms,
             transactional_id_pattern=pattern,

@@ -35,6 +35,7 @@ from scriba.client.model import (
     OffsetSpec,
     TopicPartition,
     V,
+    to_commit,
 )
 from scriba.client.serializers import deserializer
 from scriba.client.settings import ConsumerSettings
@@ -347,10 +348,7 @@ class Consumer(Generic[K, V]):
     ) -> dict[TopicPartition, OffsetAndMetadata]:
         if offsets is None:
             return group.offsets.consumed()
-        return {
-            TopicPartition(*where): OffsetAndMetadata(place) if isinstance(place, int) else place
-            for where, place in offsets.items()
-        }
+        return to_commit(offsets)
 
     # -- records ---------------------------------------------------------------------------------
 

@@ -33,7 +33,6 @@ Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 _BY_ID: Final = 10
 _SEVERAL_GROUPS: Final = 8
 _REQUIRE_STABLE: Final = 7
-_NOT_COMMITTED: Final = -1
 
 MISSING: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
 """Answers about a topic that is not there, or not yet."""
@@ -121,7 +120,7 @@ class CommittedOffsets:
             where = TopicPartition(name, p.partition_index)
             if p.error_code:
                 raise BrokerError(error_code(p.error_code), about=f"committed offset of {where}")
-            if p.committed_offset != _NOT_COMMITTED:
+            if p.committed_offset >= 0:  # brokers take others, at which nobody can go on
                 found[where] = OffsetAndMetadata(
                     p.committed_offset, p.metadata or "", p.committed_leader_epoch
                 )

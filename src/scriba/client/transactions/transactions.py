@@ -16,7 +16,7 @@ from typing import Final, Self
 
 from scriba.client.cluster import Cluster
 from scriba.client.errors import AbortableTransactionError, TransactionError
-from scriba.client.model import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+from scriba.client.model import ConsumerGroupMetadata, OffsetAndMetadata, to_commit
 from scriba.client.producing.accumulator import Accumulator
 from scriba.client.producing.batches import settled
 from scriba.client.producing.sender import Sender
@@ -73,12 +73,7 @@ class TransactionRunner:
         self.machine.check_offsets()
         if isinstance(group, str):
             group = ConsumerGroupMetadata(group)
-        read = {
-            TopicPartition(*where): place
-            if isinstance(place, OffsetAndMetadata)
-            else OffsetAndMetadata(place)
-            for where, place in offsets.items()
-        }
+        read = to_commit(offsets)
         if not read:
             return
         async with self._row:
