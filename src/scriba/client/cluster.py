@@ -269,7 +269,7 @@ class Cluster:
 
     def _check_hope(self) -> None:
         if self.hopeless is not None:
-            raise self.hopeless
+            raise self.hopeless.anew()
 
     async def within(self, work: Awaitable[T], timeout_ms: float, what: str, topic: str = "") -> T:
         """`work`, or TimedOut after this time, with the latest failure as its cause."""

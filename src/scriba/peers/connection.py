@@ -270,7 +270,7 @@ class Connection:
     ) -> "asyncio.Future[R]":
         """Sends a request; the future gets the answer, or the error that ended the connection."""
         if self.closed is not None:
-            raise self.closed
+            raise self.closed.anew()
         if version is None:
             version = self.version(type(message))
         future: asyncio.Future[R] = self._loop.create_future()
@@ -288,7 +288,7 @@ class Connection:
     ) -> None:
         """As `post`, with somebody else than a future that is told the answer."""
         if self.closed is not None:
-            raise self.closed
+            raise self.closed.anew()
         now = self._clock.mono_ms()
         deadline = max(now, self._held_until) + timeout_ms
         views = self._encode(message, version)
@@ -305,12 +305,12 @@ class Connection:
         ended the connection before.
         """
         if self.closed is not None:
-            raise self.closed
+            raise self.closed.anew()
         version = self.version(type(message)) if version is None else version
         now = self._clock.mono_ms()
         self._send(self._encode(message, version), now)
         if self.closed is not None:
-            raise self.closed
+            raise self.closed.anew()
         if not self._outgoing:
             return None
         if not self._unanswered:

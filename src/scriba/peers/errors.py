@@ -1,6 +1,6 @@
 """What a question to a broker can come to; clients add their own (`scriba.client.errors`)."""
 
-from typing import Final
+from typing import Final, Self
 
 from scriba.errors import ErrorCode, error_code
 
@@ -23,6 +23,11 @@ class ClientError(Exception):
     @property
     def cause(self) -> BaseException | None:
         return self.__cause__
+
+    def anew(self) -> Self:
+        """Itself, to be raised once more: else each time would add to its traceback, and to what
+        the frames there keep in memory."""
+        return self.with_traceback(None)
 
     def __str__(self) -> str:
         text = super().__str__()

@@ -1,6 +1,7 @@
 """The consumer against scripted brokers in virtual time."""
 
 import asyncio
+import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -761,3 +762,20 @@ def test_a_topic_that_is_made_while_a_consumer_waits_for_it_is_found() -> None:
             return offsets(await read(c, 3))
 
     assert cluster.run(main) == [0, 1, 2]
+
+
+def test_an_error_that_is_raised_again_by_each_poll_does_not_grow() -> None:
+    cluster = FakeCluster()
+    cluster.topic("t")
+
+    async def main(world: ProcessWorld) -> None:
+        async with consumer(cluster, world, auto_offset_reset="none") as c:
+            c.assign([T0])
+            lengths = set()
+            for _ in range(5):
+                with pytest.raises(OffsetError) as caught:
+                    await c.poll(1000)
+                lengths.add(len(traceback.extract_tb(caught.value.__traceback__)))
+            assert len(lengths) == 1
+
+    cluster.run(main)

@@ -1,6 +1,7 @@
 """The producer against scripted brokers in virtual time."""
 
 import asyncio
+import traceback
 from itertools import pairwise
 from typing import Any
 
@@ -790,3 +791,22 @@ def test_a_producer_that_was_closed_has_nothing_to_say(caplog: pytest.LogCapture
 
     cluster.run(main)
     assert not [r for r in caplog.records if "not closed" in r.getMessage()]
+
+
+def test_the_error_of_a_delivery_that_is_asked_for_again_does_not_grow() -> None:
+    cluster = FakeCluster()
+    cluster.topic("t")
+    cluster.next(ApiKey.PRODUCE, refuse(ErrorCode.INVALID_RECORD))
+
+    async def main(world: ProcessWorld) -> None:
+        async with producer(cluster, world) as p:
+            delivery = await p.enqueue("t", b"x")
+            await p.flush()
+            lengths = set()
+            for _ in range(5):
+                with pytest.raises(BrokerError) as caught:
+                    delivery.result()
+                lengths.add(len(traceback.extract_tb(caught.value.__traceback__)))
+            assert len(lengths) == 1
+
+    cluster.run(main)

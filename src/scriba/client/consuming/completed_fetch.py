@@ -157,7 +157,7 @@ class CompletedFetch:
     def fill(self) -> bool:
         """Decodes the next batch that has a record for the application, when the last is taken."""
         if self._failure is not None:
-            raise self._failure
+            raise self._failure.anew()
         self._epoch = self.seen_epoch
         self._start = max(self.next_offset, self._end)
         self._ready = []
@@ -166,7 +166,7 @@ class CompletedFetch:
             if self._decode(position, header):
                 return True
             if self._failure is not None:
-                raise self._failure
+                raise self._failure.anew()
             self._start = header.next_offset
         return False
 

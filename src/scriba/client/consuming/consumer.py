@@ -273,7 +273,7 @@ class Consumer(Generic[K, V]):
         async def known() -> int:
             while not assigned.found:
                 if assigned.error is not None:
-                    raise assigned.error
+                    raise assigned.error.anew()
                 await self._fetcher.arrived.wait()
             return assigned.position
 

@@ -192,7 +192,7 @@ class Fetcher:
                 if not isinstance(error, OffsetError):
                     assigned.error = None  # the next try may do better
                     self.poke()
-                raise error
+                raise error.anew()
 
     # -- finding and checking positions ----------------------------------------------------------
 

@@ -250,7 +250,7 @@ class RecordOutcome(Ticket):
     def _metadata(self) -> RecordMetadata:
         error = self._error()
         if error is not None:
-            raise error
+            raise error.anew()
         batch, index = self.batch.place(self.index)
         topic, partition = batch.where
         offset = batch.base_offset + index if batch.base_offset >= 0 else -1

@@ -24,7 +24,7 @@ class ProducerIdentity:
             if self.current is not None:
                 return
             if self.refused is not None:
-                raise self.refused
+                raise self.refused.anew()
             try:
                 self.current = await self._ask()
             except ClientError as failure:

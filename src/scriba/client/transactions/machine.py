@@ -304,7 +304,7 @@ class Transactions:
     def _refusal(self, call: str) -> TransactionError:
         """Why a call is refused here: the error that stands in its way, or the wrong order."""
         if self.error is not None and self.state in (State.ABORTABLE, State.FATAL):
-            return self.error
+            return self.error.anew()
         return TransactionStateError(
             f"{call} is not possible while the producer is {self.state.value}",
             fix=_NEXT.get(self.state, ""),

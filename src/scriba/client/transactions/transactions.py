@@ -145,7 +145,7 @@ class TransactionRunner:
 
     def _raise_failure(self) -> None:
         if self.machine.error is not None and self.machine.state is not State.ABORTING:
-            raise self.machine.error
+            raise self.machine.error.anew()
 
     def _give_up_records(self) -> None:
         """Fails what has not been sent, once the transaction cannot take it any more."""
