@@ -84,9 +84,10 @@ def scriba_fresh_broker(scriba_broker: "Broker") -> "Broker":
     return scriba_broker
 
 
-@pytest.hookimpl(trylast=True)
+@pytest.hookimpl(tryfirst=True)
 def pytest_runtest_teardown(item: pytest.Item) -> None:
-    """What a test did to the run's broker ends with it: faults, a pause, an outage."""
+    """What a test did to the run's broker ends with it: faults, a pause, an outage. And before its
+    fixtures end, which may close clients: those would wait for a broker that stands still."""
     broker = item.config.stash.get(BROKER, None)
     if broker is not None and "scriba_broker" in getattr(item, "fixturenames", ()):
         broker.resume()

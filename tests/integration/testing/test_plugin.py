@@ -94,6 +94,25 @@ def test_tests_do_not_meet(project: Path, beside: tuple[str, ...]) -> None:
     passed(project, 11, *beside)
 
 
+PAUSED = """
+import pytest
+
+@pytest.fixture
+def uses_it(scriba_broker):
+    yield
+    assert scriba_broker.topics() == [], "it answers, and has no faults"
+
+def test_leaves_it_in_trouble(scriba_broker, uses_it):
+    scriba_broker.fail_next("Metadata", "LEADER_NOT_AVAILABLE", times=1000)
+    scriba_broker.stop()
+"""
+
+
+def test_fixtures_end_with_a_broker_that_is_well(project: Path) -> None:
+    (project / "test_paused.py").write_text(PAUSED)
+    passed(project, 1)
+
+
 SETTINGS = """
 def test_settings(scriba_broker):
     assert scriba_broker.pid is {pid}
