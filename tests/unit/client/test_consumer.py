@@ -779,3 +779,17 @@ def test_an_error_that_is_raised_again_by_each_poll_does_not_grow() -> None:
             assert len(lengths) == 1
 
     cluster.run(main)
+
+
+@pytest.mark.parametrize("most", [0, -1])
+def test_a_poll_for_no_records_is_refused(most: int) -> None:
+    cluster = FakeCluster()
+    cluster.topic("t")
+
+    async def main(world: ProcessWorld) -> None:
+        async with consumer(cluster, world) as c:
+            c.assign([T0])
+            with pytest.raises(ValueError, match="1 at least"):
+                await c.poll(1000, max_records=most)
+
+    cluster.run(main)

@@ -144,3 +144,26 @@ def test_an_offset_below_zero_that_another_client_committed_is_none() -> None:
         assert len(await read(c, 10)) == 10
 
     in_a_group(work)
+
+
+def test_a_member_whose_coordinator_was_refused_joins_without_a_second_error() -> None:
+    async def work(c: Consumer, world: ProcessWorld) -> None:
+        assert c._group is not None
+        coordinator = c._group._coordinator
+        connect = coordinator.connect
+        asked = 0
+
+        async def refused_at_first() -> Any:
+            nonlocal asked
+            asked += 1
+            if asked == 1:
+                raise BrokerError(ErrorCode.GROUP_AUTHORIZATION_FAILED)
+            return await connect()
+
+        coordinator.connect = refused_at_first  # type: ignore[method-assign]
+        c.subscribe("t")
+        with pytest.raises(BrokerError, match="GROUP_AUTHORIZATION_FAILED"):
+            await c.poll(60_000)
+        assert len(await read(c, 10)) == 10
+
+    in_a_group(work, group_protocol="consumer")

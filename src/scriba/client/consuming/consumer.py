@@ -360,6 +360,8 @@ class Consumer(Generic[K, V]):
         Raises what stands in the way: DecodeError, OffsetError, BrokerError. The position stays
         before it until a seek, or `skip`, moves on.
         """
+        if max_records is not None and max_records < 1:
+            raise ValueError(f"max_records is {max_records}; it has to be 1 at least")
         most = max_records or self.settings.max_poll_records
         if self._group is not None:
             return await self._poll_in_group(self._group, timeout_ms, most)
@@ -387,6 +389,8 @@ class Consumer(Generic[K, V]):
         deadline = mono_ms() + timeout_ms
         await group.turn()
         await asyncio.sleep(0)  # as above
+        if group.due:  # what came in this moment has woken nobody
+            await group.turn()
         while not (records := self._take(most)) and (left := deadline - mono_ms()) > 0:
             try:
                 async with asyncio.timeout(left / 1000):
@@ -410,11 +414,11 @@ class Consumer(Generic[K, V]):
         fetcher, group = self._fetcher, self._group
         if group is not None:
             group.touched = True
-            if group.due:
-                await group.turn()
         if fetcher.breathe:
             fetcher.breathe = False
             await asyncio.sleep(0)
+        if group is not None and group.due:  # last: what comes before somebody waits wakes nobody
+            await group.turn()
         while (record := fetcher.next()) is None:
             self._check_open()
             await self._arrived(group)

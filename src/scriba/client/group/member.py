@@ -348,6 +348,8 @@ class Group:
         except ClientError as failure:
             self._coordinator.failed(failure)
             if not failure.retriable and not isinstance(failure, Closed):
+                # Tried again once it was told; what the request said is to be said again, then.
+                machine.unanswered(request, self._clock.mono_ms())
                 machine.fail(failure)
                 return
             self.trouble = failure
