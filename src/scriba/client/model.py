@@ -37,10 +37,15 @@ _LONGEST_NAME = 249
 
 def is_topic_name(name: object) -> bool:
     """Whether a broker can be asked about a topic of this name; whether it is good, that tells."""
-    if not isinstance(name, str) or len(name) > _LONGEST_NAME:
-        return False
+    return isinstance(name, str) and len(name) <= _LONGEST_NAME and is_text(name)
+
+
+def is_text(text: str) -> bool:
+    """Whether it can be sent: a str may hold halves of characters (surrogates), UTF-8 cannot."""
+    if text.isascii():
+        return True
     try:
-        name.encode()
+        text.encode()
     except UnicodeEncodeError:
         return False
     return True

@@ -10,7 +10,7 @@ from struct import Struct
 from typing import Any, Final
 
 from scriba.client.errors import RecordError
-from scriba.client.model import Headers, HeadersLike
+from scriba.client.model import Headers, HeadersLike, is_text
 
 Serializer = Callable[[Any], bytes]
 Deserializer = Callable[[bytes], Any]
@@ -80,5 +80,7 @@ def read_headers(given: HeadersLike) -> tuple[Headers, int]:
     for name, content in pairs:
         if not isinstance(name, str) or not (content is None or isinstance(content, bytes)):
             raise RecordError(f"the header {name!r} is not a str with bytes or None")
+        if not is_text(name):
+            raise RecordError(f"the name of the header {name!a} holds what is no character")
         size += 4 + len(name) + (0 if content is None else len(content))
     return pairs, size

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Final, Self
 
 from scriba.client.group.settings import GroupKeys, settle_group
+from scriba.client.model import is_text
 from scriba.client.serializers import DESERIALIZERS, SERIALIZERS, Deserializer, Serializer
 from scriba.config import ConfigError, Importance, Kind, Setting, Settings, did_you_mean, setting
 from scriba.peers.addresses import parse_address
@@ -173,7 +174,9 @@ class ClientSettings(Settings):
         for name, value in (config or {}).items():
             values |= cls._read(cls._find(name, dotted=True), value)
         for name, value in keywords.items():
-            values |= cls._read(cls._find(name, dotted=False), value)
+            declared = cls._find(name, dotted=False)
+            values.pop(declared.attribute, None)  # also where None takes back what config says
+            values |= cls._read(declared, value)
         if not values.get("bootstrap_servers"):
             raise ConfigError("bootstrap.servers", 'is needed, such as "localhost:9092"')
         return cls(**cls.settle(values))
@@ -202,6 +205,8 @@ class ClientSettings(Settings):
                 raise ConfigError(declared.name, "must be a name or a callable", repr(value))
             return {declared.attribute: value}
         text = ",".join(value) if isinstance(value, list) else declared.render(value)
+        if text and not is_text(text):
+            raise ConfigError(declared.name, "holds what is no character", ascii(text))
         return {declared.attribute: declared.parse(text or "")}
 
 

@@ -810,3 +810,18 @@ def test_the_error_of_a_delivery_that_is_asked_for_again_does_not_grow() -> None
             assert len(lengths) == 1
 
     cluster.run(main)
+
+
+def test_a_header_whose_name_is_no_text_is_refused_and_harms_no_other_record() -> None:
+    cluster = FakeCluster()
+    [log] = cluster.topic("t")
+
+    async def main(world: ProcessWorld) -> None:
+        async with producer(cluster, world) as p:
+            for _ in range(2):  # before the topic is known, and after
+                with pytest.raises(RecordError, match="holds what is no character"):
+                    await p.send("t", b"x", headers={"\ud800": b"1"})
+                await p.send("t", b"y", headers={"ü": b"1"})
+
+    cluster.run(main)
+    assert values(log) == [b"y", b"y"]

@@ -174,3 +174,13 @@ def test_every_setting_that_is_taken_is_read_somewhere(cls: type[ClientSettings]
     for name, declared in cls.table.items():
         if not declared.feature:
             assert re.search(rf"\.{declared.attribute}\b", sources), f"{name} has no effect"
+
+
+def test_a_keyword_of_none_takes_back_what_the_mapping_says() -> None:
+    config = {**AT, "transactional.id": "orders", "linger.ms": 50}
+    settings = ProducerSettings.build(config, {"transactional_id": None, "linger_ms": None})
+    assert (settings.transactional_id, settings.linger_ms) == (None, 5)
+
+
+def test_what_cannot_be_sent_as_text_is_refused() -> None:
+    assert "client.id" in refusal(ClientSettings, client_id="\ud800")
