@@ -370,3 +370,16 @@ def test_a_crowd_of_threads_loses_doubles_and_disorders_nothing(
             seen[thread].append(n)
         assert consumer.poll(0) == []
     assert seen == {thread: list(range(500)) for thread in range(3)}
+
+
+def test_records_that_fail_before_they_are_in_a_batch_are_logged_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with SyncProducer(bootstrap_servers=NOBODY, max_block_ms=100) as producer:
+        sent = [producer.send_nowait("t", b"x") for _ in range(5)]
+        assert all(isinstance(delivery.exception(), TimedOut) for delivery in sent)
+    assert caplog.text.count("t: 1 records were not delivered: the metadata of topic t") == 1
+    with SyncProducer(bootstrap_servers=NOBODY, value_serializer="json") as producer:
+        refused = producer.send_nowait("t", object())
+        assert refused.exception() is not None
+    assert "t: 1 records were not delivered: the value of a record for t" in caplog.text

@@ -825,3 +825,26 @@ def test_a_header_whose_name_is_no_text_is_refused_and_harms_no_other_record() -
 
     cluster.run(main)
     assert values(log) == [b"y", b"y"]
+
+
+def test_a_delivery_that_nobody_awaits_does_not_fail_in_silence(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    cluster = FakeCluster()
+    [headless] = cluster.topic("t")
+    headless.leader = -1
+
+    async def main(world: ProcessWorld) -> None:
+        async with producer(cluster, world, max_block_ms=500) as p:
+            for n in range(3):
+                p.send_nowait("missing", b"%d" % n)
+            await p.flush()
+        assert caplog.text.count("missing: 3 records were not delivered") == 1
+        p = producer(cluster, world)
+        await p.enqueue("t", b"1")
+        p.send_nowait("late", b"1")
+        await p.close(timeout_ms=300)
+        for what in ("late: 1 records", "t-0: 1 records"):
+            assert caplog.text.count(f"{what} were not delivered: the producer was closed") == 1
+
+    cluster.run(main)

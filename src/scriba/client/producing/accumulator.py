@@ -11,6 +11,7 @@ belongs to the loop.
 """
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Container, Iterator
 from typing import Any, Final
@@ -28,6 +29,8 @@ from scriba.records.record import Record
 from scriba.runtime.clock import SystemClock
 from scriba.runtime.loop.threads import new_lock
 from scriba.runtime.ports import Clock, Rng
+
+log = logging.getLogger(__name__)
 
 _RATIO_UP: Final = 0.05
 _RATIO_DOWN: Final = 0.005
@@ -118,6 +121,11 @@ class TopicQueues:
         sticky.leave(batch_full)
         channel.sticky = -1 if sticky.partition is None else sticky.partition
         channel.room = 2 * self._batch_size - sticky.bytes
+
+
+def log_failed(batch: Batch, error: ClientError) -> None:
+    where = batch.where if batch.where.partition >= 0 else batch.where.topic
+    log.error("%s: %d records were not delivered: %s", where, batch.count, error)
 
 
 class Accumulator:
@@ -327,7 +335,13 @@ class Accumulator:
         batch: Batch,
         error: ClientError,
         record_errors: dict[int, str | None] | None = None,
+        *,
+        told: bool = False,
     ) -> None:
+        """Nobody may await what becomes of its records: so it is logged, unless whoever ended
+        them is `told`, by the call that did."""
+        if not told:
+            log_failed(batch, error)
         self._settled(batch)
         batch.fail(error, record_errors)
 

@@ -476,7 +476,6 @@ class Sender:
 
         def end() -> None:
             if not batch.finished:
-                log.error("%s: %d records were not delivered: %s", queue.where, batch.count, told)
                 self._accumulator.fail(batch, told, record_errors)
 
         if explainable(error):
@@ -551,7 +550,7 @@ class Sender:
             self._accumulator.absorb(queue)
             for batch in queue.waiting:
                 transactions.dropped(batch.numbered)
-                self._accumulator.fail(batch, error)
+                self._accumulator.fail(batch, error, told=True)
             queue.waiting.clear()
 
     def renumber(self) -> None:

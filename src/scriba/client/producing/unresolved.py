@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from scriba.client.cluster import Cluster, Topic
 from scriba.client.errors import BufferFull, RecordError
 from scriba.client.model import HeadersLike, TopicPartition
-from scriba.client.producing.accumulator import Accumulator
+from scriba.client.producing.accumulator import Accumulator, log_failed
 from scriba.client.producing.batches import Batch, Delivery, RecordOutcome
 from scriba.native.intake import RECORD_OVERHEAD
 from scriba.peers.errors import ClientError
@@ -86,12 +86,13 @@ class UnresolvedRecords:
             await asyncio.wait([self._topics[topic].search])
 
     def fail(self, error: ClientError) -> None:
-        """Fails all that are parked, and those that their search has found places for."""
+        """Fails all that are parked, and those that their search has found places for: the end of
+        their transaction, which its call tells."""
         topics, self._topics = self._topics, {}
         for waiting in topics.values():
             waiting.search.cancel()
             if not waiting.batch.finished:
-                self._accumulator.fail(waiting.batch, error)
+                self._accumulator.fail(waiting.batch, error, told=True)
 
     async def _search(self, topic: str) -> None:
         """Finds the partitions of a topic, and then places for all records that wait for it."""
@@ -118,7 +119,9 @@ class UnresolvedRecords:
             # Those that have their places are on their way, and are told what becomes of them.
             rest = self._stand_in(topic)
             places += [(rest, rest.park(0)) for _ in waiting.records[len(places) :]]
-            rest.fail(self._lost(failure))
+            lost = self._lost(failure)
+            log_failed(rest, lost)
+            rest.fail(lost)
         del self._accumulator.pending[waiting.batch]
         self._accumulator.release(waiting.batch.charge)
         waiting.batch.move(places)
@@ -134,7 +137,9 @@ class UnresolvedRecords:
         except RecordError as refused:
             batch = self._stand_in(topic.name)
             batch.park(0)
-            batch.fail(self._lost(refused))
+            lost = self._lost(refused)
+            log_failed(batch, lost)
+            batch.fail(lost)
             return batch, 0
         return delivery.batch, delivery.index
 

@@ -19,6 +19,7 @@ from weakref import WeakSet
 from scriba.client.errors import BufferFull, RecordError
 from scriba.client.keywords import ProducerKeywords
 from scriba.client.model import ConsumerGroupMetadata, HeadersLike, RecordMetadata, TopicPartition
+from scriba.client.producing.accumulator import log_failed
 from scriba.client.producing.batches import Batch, RecordOutcome
 from scriba.client.producing.producer import Producer, tell_unsent
 from scriba.client.settings import ProducerSettings
@@ -114,6 +115,8 @@ class SyncProducer(Sync[Producer]):
         """Whether something was handed over and is not yet put."""
         self._bytes = 0
         """Of the records among them."""
+        self._told = ("", "")
+        """Topic and reason of the failure that was logged last."""
         self._guard = new_lock()
         super().__init__(partial(Producer, config, **keywords))
         self._client._serve_threads(self, SyncDelivery, self._host.poke)
@@ -227,8 +230,16 @@ class SyncProducer(Sync[Producer]):
         if self._closed:
             raise Closed("the producer was closed")
         refused = self._stand_in(topic)
-        refused.batch.fail(error)
+        self._fail(refused, error)
         return refused
+
+    def _fail(self, refused: SyncDelivery, error: ClientError) -> None:
+        """Logs it, once where many in a row fail for one reason: a topic is not there, say."""
+        told = (refused.batch.where.topic, str(error))
+        if told != self._told:
+            self._told = told
+            log_failed(refused.batch, error)
+        refused.batch.fail(error)
 
     def _hand_over(self, handed: "_QueuedRecord | asyncio.Future[None]") -> None:
         with self._guard:
@@ -263,10 +274,10 @@ class SyncProducer(Sync[Producer]):
             try:
                 delivery = await self._enqueue(first)
             except ClientError as refused:
-                first.told.batch.fail(refused)
+                self._fail(first.told, refused)
             except Exception as wrong:
                 reason = RecordError(f"cannot be sent: {wrong!r}", cause=wrong)
-                first.told.batch.fail(reason)
+                self._fail(first.told, reason)
             except BaseException:
                 first.told.batch.fail(Closed("the producer was closed"))
                 raise
