@@ -59,6 +59,7 @@ def test_a_record_without_a_time_gets_one_from_the_producer() -> None:
     [
         ("{", "is not JSON"),
         (b"\xff", "is not JSON"),
+        ("[" * 100_000, "is nested too deeply"),
         ("[1]", "is not an object"),
         ('{"vaule": "v"}', "unknown field 'vaule'"),
         ('{"key": "k"}', "has no value; write null"),

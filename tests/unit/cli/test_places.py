@@ -61,3 +61,9 @@ async def test_partitions_that_are_only_begun_to_be_named_are_not_all_of_the_top
     async with Admin(bootstrap_servers="127.0.0.1:1") as admin:
         with pytest.raises(Misuse, match="not of the form"):
             await partitions_named(admin, [text])
+
+
+@pytest.mark.parametrize("text", ["@" + "9" * 23, "9" * 23, "-" + "9" * 23, "9" * 400 + "s ago"])
+def test_what_is_beyond_all_logs_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="beyond all offsets and times"):
+        parse_position(text, NOW)

@@ -1,5 +1,6 @@
 """Where in a log to begin to read, in the words of a person."""
 
+import contextlib
 import re
 from datetime import datetime
 from typing import Final, Literal, NamedTuple
@@ -16,6 +17,9 @@ _UNITS: Final = {
 _PART: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]+)\s*", re.ASCII)
 
 
+_MOST: Final = 2**63 - 1
+
+
 class Position(NamedTuple):
     """`number` is the offset, how many records before the end, or milliseconds since 1970."""
 
@@ -30,6 +34,14 @@ _NAMED: Final = {"beginning": BEGINNING, "earliest": BEGINNING, "end": END, "lat
 
 def parse_position(text: str, now_ms: int) -> Position:
     """ValueError says what is understood."""
+    with contextlib.suppress(OverflowError):
+        found = _read(text, now_ms)
+        if found.number <= _MOST:
+            return found
+    raise ValueError(f"{text[:100]!r} is beyond all offsets and times that there are")
+
+
+def _read(text: str, now_ms: int) -> Position:
     words = text.strip().lower()
     if words in _NAMED:
         return _NAMED[words]

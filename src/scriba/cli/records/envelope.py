@@ -82,6 +82,8 @@ def from_line(line: bytes | str) -> Outgoing:
         found = json.loads(line)
     except ValueError as error:
         raise EnvelopeError(f"is not JSON ({error})") from None
+    except RecursionError:
+        raise EnvelopeError("is nested too deeply") from None
     if not isinstance(found, dict):
         raise EnvelopeError('is not an object such as {"key": "k", "value": "v"}')
     for name in found:
