@@ -78,7 +78,7 @@ def test_a_partition_is_read_after_its_committed_offset_was_refused(by_hand: boo
                 raise BrokerError(ErrorCode.GROUP_AUTHORIZATION_FAILED)
             return await fetch(*asking)
 
-        stored.fetch = refused_at_first  # type: ignore[method-assign]
+        stored.fetch = refused_at_first  # type: ignore[assignment, method-assign]
         if by_hand:
             c.assign([T0])
         else:
