@@ -411,9 +411,9 @@ def keeps_producers_after_a_truncation(patch: Patch, lied: Lied) -> None:
     """What is known of producers tells of batches that are gone."""
     end_at = Truncation._end_at
 
-    def forgetful(self: Truncation, end_offset: int, now: Instant, *_: Any) -> None:
+    def forgetful(self: Truncation, end_offset: int, _: object) -> None:
         lied()
-        end_at(self, end_offset, now, self._log.producers)
+        end_at(self, end_offset, self._log.producers)
 
     patch.setattr(Truncation, "_end_at", forgetful)
 
