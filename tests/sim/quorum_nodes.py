@@ -6,6 +6,7 @@ from typing import TypeVar
 
 from scriba.broker.node import Node
 from scriba.errors import ErrorCode
+from scriba.raft.messages import Position
 from scriba.settings import NodeSettings
 from scriba.testing.sim.node import SimNode
 from scriba.testing.sim.world.volume import Dir
@@ -17,6 +18,11 @@ from scriba.wire.messages.configs import (
 )
 
 PORT = 9093
+SMALL = {
+    "metadata_log_max_record_bytes_between_snapshots": "500",
+    "metadata_max_retention_bytes": "2000",
+    "metadata_max_idle_interval_ms": "100",
+}
 T = TypeVar("T")
 
 
@@ -154,3 +160,15 @@ async def write(node: Node, value: int) -> None:
 
 def written(node: Node) -> int:
     return int(node.image.config(BROKER, "").get("log.retention.ms", "0"))
+
+
+async def shortened(quorum: SimQuorum, leader: int) -> Position:
+    """Writes until the leader's log begins with a snapshot."""
+    node = quorum.node(leader)
+    for value in range(1, 400):
+        await write(node, value)
+        await asyncio.sleep(0.2)
+        start = node.metadata.quorum.raft.log.start
+        if start.offset:
+            return start
+    raise AssertionError("the log was never shortened")

@@ -11,8 +11,7 @@ from scriba.broker.metadata.quorum.transport import WireTransport
 from scriba.controller import levels
 from scriba.controller.machine import idle_record
 from scriba.raft.messages import Position
-from tests.sim.quorum_nodes import SimQuorum, play, write, written
-from tests.sim.test_quorum_wire import SMALL, shortened
+from tests.sim.quorum_nodes import SMALL, SimQuorum, play, shortened, write, written
 
 QUIET = {
     **SMALL,

@@ -21,7 +21,7 @@ from scriba.wire.messages.quorum import (
     DescribeQuorumRequestPartitionData,
     DescribeQuorumRequestTopicData,
 )
-from tests.sim.quorum_nodes import SimQuorum, play, write, written
+from tests.sim.quorum_nodes import SMALL, SimQuorum, play, shortened, write, written
 from tests.sim.voter_requests import ask
 
 
@@ -244,25 +244,6 @@ def test_fetch_of_the_metadata_gets_records_or_the_code_that_says_why_not() -> N
         ]
 
     play(story)
-
-
-SMALL = {
-    "metadata_log_max_record_bytes_between_snapshots": "500",
-    "metadata_max_retention_bytes": "2000",
-    "metadata_max_idle_interval_ms": "100",
-}
-
-
-async def shortened(quorum: SimQuorum, leader: int) -> Position:
-    """Writes until the leader's log begins with a snapshot."""
-    node = quorum.node(leader)
-    for value in range(1, 400):
-        await write(node, value)
-        await asyncio.sleep(0.2)
-        start = node.metadata.quorum.raft.log.start
-        if start.offset:
-            return start
-    raise AssertionError("the log was never shortened")
 
 
 def snapshot_request(node: Node, wanted: Position, **changes: Any) -> Any:

@@ -3,7 +3,6 @@
 import asyncio
 import errno
 import os
-from typing import Any
 
 import pytest
 
@@ -18,9 +17,16 @@ from scriba.wire.messages.fetch import (
     PartitionData,
 )
 from tests.unit.broker.brokers import Brokers, play
-from tests.unit.broker.test_dir_moves import alter, elsewhere, filled, home, kinds
-
-TWO_DIRS: dict[str, Any] = {"log_dirs": "/data/one,/data/two", "metadata_log_dir": "/data/meta"}
+from tests.unit.broker.moving import (
+    TWO_DIRS,
+    alter,
+    elsewhere,
+    filled,
+    home,
+    kinds,
+    offline,
+    one_in_each_directory,
+)
 
 
 def failing(
@@ -38,16 +44,6 @@ def failing(
     monkeypatch.setattr(SimFile, "load", load_or_fail)
     brokers.sim.host("b1").disk_faults.cold = 1.0
     return asked
-
-
-async def one_in_each_directory(brokers: Brokers) -> dict[str, str]:
-    """Topics `t` and `u` with a record each; where their only replicas lie."""
-    for topic in "tu":
-        await brokers.create(topic, (1,))
-        assert await brokers.produce(1, topic, b"of " + topic.encode()) is ErrorCode.NONE
-    places = {topic: home(brokers, topic) for topic in "tu"}
-    assert places["t"] != places["u"]
-    return places
 
 
 def closed(brokers: Brokers, topics: str = "tu") -> None:
@@ -72,10 +68,6 @@ async def fetched(brokers: Brokers) -> dict[str, PartitionData]:
     assert answer.error_code == ErrorCode.NONE
     names = {topics[name].id: name for name in "tu"}
     return {names[each.topic_id]: each.partitions[0] for each in answer.responses}
-
-
-def offline(brokers: Brokers, broker_id: int = 1) -> list[str]:
-    return [each.path for each in brokers.nodes[broker_id].replicas.dirs if each.offline]
 
 
 def test_a_bad_sector_in_one_directory_leaves_a_fetch_the_others(

@@ -5,63 +5,35 @@ from typing import Any
 
 import pytest
 
-from scriba.broker.node import Node
 from scriba.broker.partitions.partition import Partition
 from scriba.errors import ErrorCode
 from scriba.events import EventKind
-from scriba.records.batch import Record, decode_records, encode_batch, read_header
-from scriba.records.header import walk
+from scriba.records.batch import Record, encode_batch, read_header
 from scriba.storage.directory.names import PartitionName
 from scriba.storage.log import Appended
 from scriba.wire.messages.admin import (
-    AlterReplicaLogDir,
-    AlterReplicaLogDirsRequest,
-    AlterReplicaLogDirsResponse,
-    AlterReplicaLogDirTopic,
     DeleteTopicsRequest,
     DeleteTopicState,
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,
 )
-from scriba.wire.messages.configs import (
-    IncrementalAlterConfigsRequest,
-)
-from scriba.wire.messages.configs import (
-    IncrementalAlterConfigsRequestAlterableConfig as AlterableConfig,
-)
-from scriba.wire.messages.configs import (
-    IncrementalAlterConfigsRequestAlterConfigsResource as AlterConfigsResource,
-)
 from tests.unit.broker.brokers import Brokers, play
-
-ONE, TWO = "/data/one", "/data/two"
-DIRS: dict[str, Any] = {"log_dirs": f"{ONE},{TWO}", "metadata_log_dir": ONE}
-BROKER, TOPIC = 4, 2
-
-
-async def alter(
-    brokers: Brokers, path: str, topic: str = "t", index: int = 0, broker_id: int = 1
-) -> ErrorCode:
-    peer = await brokers.dial(broker_id)
-    wanted = AlterReplicaLogDirTopic(name=topic, partitions=[index])
-    request = AlterReplicaLogDirsRequest(dirs=[AlterReplicaLogDir(path=path, topics=[wanted])])
-    answer = await peer.call(request, 2, AlterReplicaLogDirsResponse)
-    peer.close()
-    (told,) = answer.results
-    assert (told.topic_name, told.partitions[0].partition_index) == (topic, index)
-    return ErrorCode(told.partitions[0].error_code)
-
-
-async def configure(brokers: Brokers, kind: int, name: str, **values: Any) -> None:
-    configs = [
-        AlterableConfig(name=key.replace("_", "."), config_operation=0, value=str(value))
-        for key, value in values.items()
-    ]
-    resource = AlterConfigsResource(resource_type=kind, resource_name=name, configs=configs)
-    answer = await brokers.nodes[1].metadata.call(
-        IncrementalAlterConfigsRequest(resources=[resource]), 1
-    )
-    assert [each.error_code for each in answer.responses] == [0]
+from tests.unit.broker.moving import (
+    BROKER,
+    DIRS,
+    ONE,
+    TWO,
+    alter,
+    configure,
+    elsewhere,
+    entries,
+    filled,
+    home,
+    kinds,
+    moved_to,
+    slow,
+    values,
+)
 
 
 async def described(brokers: Brokers, topic: str = "t") -> dict[str, tuple[int, int, bool]]:
@@ -78,66 +50,10 @@ async def described(brokers: Brokers, topic: str = "t") -> dict[str, tuple[int, 
     }
 
 
-def home(brokers: Brokers, topic: str = "t", broker_id: int = 1) -> str:
-    found = brokers.nodes[broker_id].replicas.home(brokers.partition(broker_id, topic))
-    assert found is not None
-    return found.path
-
-
-def elsewhere(path: str) -> str:
-    return TWO if path == ONE else ONE
-
-
 def told_home(brokers: Brokers, topic: str = "t", broker_id: int = 1) -> str:
     """Where the controller knows the replica."""
     wanted = brokers.image(topic).directory(broker_id)
     return next(d.path for d in brokers.nodes[broker_id].replicas.dirs if d.id == wanted)
-
-
-def entries(brokers: Brokers, topic: str = "t", broker_id: int = 1) -> list[str]:
-    """What is in the directories under the topic's name."""
-    disk = brokers.nodes[broker_id].world.disk
-    found = [f"{path}/{name}" for path in (ONE, TWO) for name in disk.list(path)]
-    return [each for each in found if each.rpartition("/")[2].startswith(f"{topic}-")]
-
-
-def values(partition: Partition) -> list[bytes]:
-    """What is in a log, by its offsets: as it is in the files, in memory or not."""
-    store, found = partition.log, []
-    for segment in store._segments:
-        data = store._disk.read(segment.path(".log"))[: segment.size]
-        for position, header in walk(data):
-            batch = data[position : position + header.size]
-            found += [r for r in decode_records(batch) if r.offset >= store.start_offset]
-    offsets = [record.offset for record in found]
-    assert offsets == sorted(set(offsets)), "none twice"
-    return [record.value or b"" for record in found]
-
-
-def kinds(node: Node) -> list[EventKind]:
-    return [event.kind for event in node.events.page(0, 256).events]
-
-
-async def filled(
-    brokers: Brokers, count: int = 30, size: int = 100_000, **configs: Any
-) -> list[bytes]:
-    """A topic with one replica, in segments of some records."""
-    settings = {"segment.bytes": "1048576", **{k.replace("_", "."): v for k, v in configs.items()}}
-    await brokers.create("t", (1,), configs=settings)
-    sent = [b"%05d" % n + b"." * size for n in range(count)]
-    for value in sent:
-        assert await brokers.produce(1, "t", value) is ErrorCode.NONE
-    return sent
-
-
-async def moved_to(brokers: Brokers, path: str, topic: str = "t", broker_id: int = 1) -> None:
-    await brokers.until(lambda: home(brokers, topic, broker_id) == path)
-    await brokers.until(lambda: EventKind.DIR_MOVE_DONE in kinds(brokers.nodes[broker_id]))
-
-
-async def slow(brokers: Brokers, rate: int) -> None:
-    limit = {"replica_alter_log_dirs_io_max_bytes_per_second": rate}
-    await configure(brokers, BROKER, "1", **limit)
 
 
 def test_a_replica_moves_while_a_client_writes() -> None:

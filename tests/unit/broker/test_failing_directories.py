@@ -14,8 +14,18 @@ from scriba.events import EventKind
 from scriba.testing.sim.world.disk import SimFile
 from scriba.wire.messages import admin
 from tests.unit.broker.brokers import Brokers, play
-from tests.unit.broker.test_bad_sectors import TWO_DIRS, offline, one_in_each_directory
-from tests.unit.broker.test_dir_moves import alter, elsewhere, entries, filled, home, kinds, values
+from tests.unit.broker.moving import (
+    TWO_DIRS,
+    alter,
+    elsewhere,
+    entries,
+    filled,
+    home,
+    kinds,
+    offline,
+    one_in_each_directory,
+    values,
+)
 
 
 def refusing(

@@ -10,11 +10,20 @@ from scriba.broker.jobs.schedule import cleaning_pass
 from scriba.broker.partitions.directories.dir_moves import DirMoves, Move
 from scriba.errors import ErrorCode
 from scriba.records.batch import Record, encode_batch, read_header
-from scriba.storage.directory.logdir import LogDir
 from scriba.storage.log import Log
 from tests.unit.broker.brokers import Brokers, play
+from tests.unit.broker.moving import (
+    BROKER,
+    DIRS,
+    alter,
+    configure,
+    elsewhere,
+    held_back,
+    home,
+    restarted,
+    slow,
+)
 from tests.unit.broker.stored_records import stored_records
-from tests.unit.broker.test_dir_moves import BROKER, DIRS, alter, configure, elsewhere, home, slow
 
 NEVER_BY_ITSELF: dict[str, Any] = {"log_cleaner_backoff_ms": 1 << 40}
 COMPACTED = {
@@ -79,18 +88,6 @@ async def settled_in(brokers: Brokers, target: str) -> None:
     await asyncio.sleep(5)
 
 
-def held_back(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
-    """Futures of an earlier run are not open before this is set: reading them takes a while."""
-    gate, open_future = asyncio.Event(), LogDir.open_future
-
-    async def open_later(directory: LogDir, *args: Any) -> Log:
-        await gate.wait()
-        return await open_future(directory, *args)
-
-    monkeypatch.setattr(LogDir, "open_future", open_later)
-    return gate
-
-
 async def begins(brokers: Brokers, copied: int) -> str:
     """A move that is slow, of which this much is done; its target."""
     target = elsewhere(home(brokers))
@@ -98,11 +95,6 @@ async def begins(brokers: Brokers, copied: int) -> str:
     assert await alter(brokers, target) is ErrorCode.NONE
     await is_copied_up_to(brokers, copied)
     return target
-
-
-async def restarted(brokers: Brokers) -> None:
-    await brokers.reboot(1, "kill")
-    await brokers.until(lambda: brokers.nodes[1].replicas.get("t", 0) is not None)
 
 
 def test_compaction_waits_for_a_move_whose_copy_is_still_being_opened(

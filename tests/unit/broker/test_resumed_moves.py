@@ -7,18 +7,19 @@ import pytest
 from scriba.errors import ErrorCode
 from scriba.storage.directory.logdir import LogDir
 from tests.unit.broker.brokers import Brokers, play
-from tests.unit.broker.test_dir_moves import (
+from tests.unit.broker.moving import (
     DIRS,
     alter,
     elsewhere,
     entries,
     filled,
+    held_back,
     home,
     moved_to,
+    restarted,
     slow,
     values,
 )
-from tests.unit.broker.test_moves_of_compacted_logs import held_back, restarted
 
 
 def directory(brokers: Brokers, path: str) -> LogDir:

@@ -124,7 +124,8 @@ class TopicQueues:
 
 
 def log_failed(batch: Batch, error: ClientError) -> None:
-    where = batch.where if batch.where.partition >= 0 else batch.where.topic
+    where = str(batch.where if batch.where.partition >= 0 else batch.where.topic)
+    where = where.encode(errors="backslashreplace").decode()  # it may be no name at all
     log.error("%s: %d records were not delivered: %s", where, batch.count, error)
 
 
