@@ -27,6 +27,7 @@ from scriba.controller.image import ClusterImage, Delta
 from scriba.controller.machine import Controller
 from scriba.controller.partitions import elections, isr
 from scriba.controller.parts import PartitionImage
+from scriba.errors import KafkaError
 from scriba.instant import Instant
 from scriba.raft import changes
 from scriba.raft.machine import Raft
@@ -392,9 +393,9 @@ def does_not_sync_a_truncation(patch: Patch, lied: Lied) -> None:
     sync = Log.sync
     truncated: list[Log] = []
 
-    async def noting(self: LogDir, offsets: Any, *rest: Any) -> None:
+    async def noting(self: LogDir, offsets: Any, *rest: Any) -> dict[Log, KafkaError]:
         truncated.extend(offsets)
-        await truncate_all(self, offsets, *rest)
+        return await truncate_all(self, offsets, *rest)
 
     async def hasty(self: Log, hurried: bool = False) -> None:
         if any(log is self for log in truncated):

@@ -1,6 +1,7 @@
 """Replication between brokers: each on a simulated host, with one controller for all."""
 
 import asyncio
+import errno
 from functools import partial
 from typing import Any
 
@@ -19,6 +20,7 @@ from scriba.replication.follower import State
 from scriba.storage.directory.checkpoints import RECOVERY_POINTS
 from scriba.storage.directory.logdir import LogDir
 from scriba.storage.log import Log, NotResident, Slice
+from scriba.storage.truncation import Truncation
 from scriba.testing.sim.world.peer import Wire
 from scriba.wire.apis import ApiKey
 from scriba.wire.frame import encode_request
@@ -1139,6 +1141,53 @@ def test_committed_records_that_an_unclean_election_cost_are_told() -> None:
         (told,) = [event for event in node.events.since() if event.kind is kind]
         assert told.about == "t-0"
         assert "offsets 2 to 4" in told.text
+
+    play(script)
+
+
+def test_a_truncation_that_finds_no_room_keeps_no_other_from_being_complete(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Both are asked for by one answer, and cut in one go."""
+    shorten = Truncation.shorten
+    refused: list[Log] = []
+
+    def once_without_room(self: Truncation, *args: Any) -> Any:
+        if self._log.partition == 0 and not refused:
+            refused.append(self._log)
+            raise self._log.refused("cannot be truncated", OSError(errno.ENOSPC, "no space left"))
+        return shorten(self, *args)
+
+    async def script(brokers: Brokers) -> None:
+        unclean = {"min.insync.replicas": "1", "unclean.leader.election.enable": "true"}
+        await brokers.create("t", *[(2, 3)] * 2, configs=unclean)
+        both = range(2)
+        for at in both:
+            await brokers.produce(2, "t", b"a", b"b", index=at)
+        brokers.kill(3)
+        await brokers.until(lambda: all(brokers.image("t", at).isr == (2,) for at in both))
+        for at in both:
+            await brokers.produce(2, "t", b"c", b"d", b"e", index=at)
+        await brokers.nodes[2].replicas.checkpoint_high_watermarks()
+        brokers.kill(2)
+        await brokers.until(lambda: all(brokers.image("t", at).leader < 0 for at in both))
+        await brokers.boot(3)
+        for at in both:
+            await brokers.until(partial(brokers.leads, 3, "t", at))
+            await brokers.produce(3, "t", b"another", index=at)
+        monkeypatch.setattr(Truncation, "shorten", once_without_room)
+        await brokers.boot(2)
+        await brokers.until(lambda: all(set(brokers.image("t", at).isr) == {2, 3} for at in both))
+        assert refused
+        node = brokers.nodes[2]
+        told = node.events.since()
+        failed = [event.about for event in told if event.kind is EventKind.FOLLOWER_FAILED]
+        assert failed == ["t-0"]
+        lost = EventKind.LOG_TRUNCATED_BELOW_HIGH_WATERMARK
+        assert {event.about for event in told if event.kind is lost} == {"t-0", "t-1"}
+        assert node.counters.records_lost == 6
+        for at in both:
+            assert log_bytes(brokers, 2, "t", at) == log_bytes(brokers, 3, "t", at)
 
     play(script)
 

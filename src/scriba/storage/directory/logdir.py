@@ -577,16 +577,18 @@ class LogDir:
     async def truncate(self, log: Log, offset: int, now: Instant) -> bool:
         """Truncates for good: after lowering the recovery point, and durably before any append."""
         before = log.end_offset
-        await self.truncate_all({log: offset}, now)
+        for error in (await self.truncate_all({log: offset}, now)).values():
+            raise error
         return offset < before
 
     async def truncate_all(
         self, offsets: Mapping[Log, int], now: Instant, wholly: Collection[Log] = ()
-    ) -> None:
+    ) -> dict[Log, KafkaError]:
         """As `truncate`, for many: their checkpoints are written, and their files cut, in one go.
 
         The logs in `wholly` lose everything, and go on at their offset. Nobody may append to any of
-        them until this returns. KafkaError where it cannot be done; the logs say how far they are.
+        them until this returns. Why some could not be truncated, by log; all others are, durably.
+        KafkaError: none was begun.
         """
         cut = {log: at for log, at in offsets.items() if at < log.end_offset or log in wholly}
         lowered = {_name_of(log): self._lowered(log, at, log in wholly) for log, at in cut.items()}
@@ -594,17 +596,19 @@ class LogDir:
         try:
             if lowered:
                 await self._lower(cut, lowered)
-            failed: list[KafkaError] = []
+            failed: dict[Log, KafkaError] = {}
             await _to_its_end(self._cut_off(offsets, wholly, now, failed))
-            waiting = iter([log for log in cut if log.failure is None])
+            waiting = iter([log for log in cut if log not in failed])
 
             async def sync_in_turn() -> None:
                 for log in waiting:
-                    await log.sync()
+                    try:
+                        await log.sync()
+                    except KafkaError as error:
+                        failed[log] = error
 
             await asyncio.gather(*(sync_in_turn() for _ in range(min(len(cut), _SYNCED_AT_ONCE))))
-            if failed:
-                raise failed[0]
+            return failed
         finally:
             for name in lowered:
                 self._truncating.pop(name, None)
@@ -626,9 +630,9 @@ class LogDir:
         offsets: Mapping[Log, int],
         wholly: Collection[Log],
         now: Instant,
-        failed: list[KafkaError],
+        failed: dict[Log, KafkaError],
     ) -> None:
-        """Truncates in memory, and cuts the files; `failed` tells where it could not be done.
+        """Truncates in memory, and cuts the files; `failed` takes why some cannot be.
 
         Nobody may be called off in between: a shutdown would count as clean, and the next start
         believe files that were never cut. So one log that fails does not keep others from it.
@@ -642,13 +646,13 @@ class LogDir:
                     producers = await log.truncation.producers_at(at, now)
                     cuts[log] = log.truncation.shorten(at, now, producers)
             except KafkaError as error:
-                failed.append(error)
+                failed[log] = error
         wanted = [cut for each in cuts.values() for cut in each]
         if wanted:
             try:
                 await self._offload.run(cut_files, self._disk, wanted)
             except OSError as error:
-                failed += [log.truncation.not_cut(error) for log in cuts if cuts[log]]
+                failed |= {log: log.truncation.not_cut(error) for log in cuts if cuts[log]}
 
     def _lowered(self, log: Log, offset: int, wholly: bool) -> int:
         """The recovery point for a log that is to be truncated to `offset`."""

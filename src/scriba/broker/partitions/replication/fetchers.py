@@ -627,12 +627,13 @@ class Fetcher:
         wholly = {each.partition.log for each in truncations if isinstance(each.step, StartAnew)}
         ends = {each.partition: each.partition.log.end_offset for each in truncations}
         try:
-            await home.truncate_all(offsets, self._node.world.clock.now(), wholly)
+            failed = await home.truncate_all(offsets, self._node.world.clock.now(), wholly)
         except KafkaError as error:
-            for partition, state, _ in truncations:
-                self._not_truncated(partition, state, error)
-            return
+            failed = dict.fromkeys(offsets, error)
         for partition, state, step in truncations:
+            if (reason := failed.get(partition.log)) is not None:
+                self._not_truncated(partition, state, reason)
+                continue
             self._note_truncation(partition, step, ends[partition])
             if partition.follower is state:  # else it has gone: roles wait for truncations
                 partition.truncated()
