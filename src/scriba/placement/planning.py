@@ -419,24 +419,36 @@ def _even_out(
 ) -> Generator[None, None, None]:
     """Takes one replica at a time from who has most to who has fewest, while that evens out."""
     stuck: set[tuple[int, int]] = set()
-    while True:
-        pairs = [
-            (full, empty)
-            for full in brokers
-            for empty in takers
-            if board.counts[full] - board.counts[empty] > 1 and (full, empty) not in stuck
-        ]
-        if not pairs:
-            return
-        full, empty = max(
-            pairs, key=lambda p: (board.counts[p[0]] - board.counts[p[1]], -p[0], -p[1])
-        )
+    while (pair := (yield from _most_uneven(board.counts, brokers, takers, stuck))) is not None:
+        full, empty = pair
         where = yield from _movable(board, full, empty)
         if where is None:
-            stuck.add((full, empty))
+            stuck.add(pair)
         else:
             board.replace(where, full, empty)
             stuck.clear()
+
+
+def _most_uneven(
+    counts: Counter[int],
+    brokers: list[int],
+    takers: list[int],
+    stuck: Collection[tuple[int, int]],
+) -> Generator[None, None, tuple[int, int] | None]:
+    """Who has the most more than a taker, by two replicas at least, and that taker; the first
+    broker, then the first taker, of several as uneven. Not one of the pairs that are stuck."""
+    found: tuple[int, int] | None = None
+    most = 2
+    empties = sorted(takers, key=lambda b: (counts[b], b))
+    for full in sorted(brokers, key=lambda b: (-counts[b], b)):
+        yield
+        if not empties or counts[full] - counts[empties[0]] < most:
+            break
+        empty = next((b for b in empties if (full, b) not in stuck), full)
+        uneven = counts[full] - counts[empty]
+        if uneven > most or (uneven == most and (found is None or full < found[0])):
+            found, most = (full, empty), uneven
+    return found
 
 
 def _movable(board: _Board[K], full: int, empty: int) -> Generator[None, None, K | None]:
@@ -489,14 +501,18 @@ class _Leaders(Generic[K]):
         self._board.placed[where] = (broker, *rest)
         self._add(where)
 
-    def path(self, takers: Collection[int]) -> list[tuple[K, int]] | None:
+    def path(self, takers: Collection[int]) -> Generator[None, None, list[tuple[K, int]] | None]:
         """From who leads too much to one of the takers that leads too little: each partition on it
         gets the next broker of the path, which has a replica of it, as its first."""
         counts = self.counts
+        enough = min((counts[b] for b in takers), default=0) + 2
         for most in sorted(counts, key=lambda b: (-counts[b], b)):
+            if not takers or counts[most] < enough:
+                return None
             came: dict[int, tuple[int, K]] = {}
             queue = deque([most])
             while queue:
+                yield
                 at = queue.popleft()
                 for broker, led in self.could[at].items():
                     if led and broker != most and broker not in came:
@@ -520,7 +536,6 @@ def _spread_leaders(
     """Changes the order of replicas until no broker is to lead two more than a taker could."""
     leaders = _Leaders(board, brokers)
     yield from leaders.fill()
-    while (path := leaders.path(takers)) is not None:
-        yield
+    while (path := (yield from leaders.path(takers))) is not None:
         for where, broker in path:
             leaders.lead(where, broker)

@@ -1,7 +1,10 @@
 """Plans for brokers to be emptied and for clusters to be balanced: few moves, spread well."""
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -16,6 +19,7 @@ from scriba.placement.planning import (
     Facts,
     Placement,
     balance,
+    balancing,
     copied,
     drain,
     fill,
@@ -24,6 +28,8 @@ from scriba.placement.planning import (
 )
 from scriba.placement.spreading import Place
 from scriba.settings.placement import parse
+
+TraceFunction = Callable[[FrameType, str, Any], Any]
 
 
 def facts(
@@ -381,3 +387,28 @@ def test_a_balance_takes_no_replica_away_while_a_rack_has_no_broker_for_it() -> 
     gone = {5: "c", 6: "c"}
     found = facts({"t-0": (1, 2, 3)}, 6, RACKS, asked=ASKED, gone=gone)
     assert len({**found.placed, **balance(found)}[at("t-0")]) == 3
+
+
+def test_a_plan_over_hundreds_of_brokers_is_made_in_short_steps() -> None:
+    """An event loop serves others in between: a step may look at each broker, not at each pair."""
+    brokers = 120
+    old = range(1, brokers // 2 + 1)
+    placed: Placement[TopicPartition] = {
+        at(f"t-{n}"): (old[n % 60], old[(n + 1) % 60]) for n in range(240)
+    }
+    places = {n: Place(n, f"host{n}", None) for n in range(1, brokers + 1)}
+    lines = longest = 0
+
+    def count(frame: FrameType, event: str, _: object) -> TraceFunction:
+        nonlocal lines
+        lines += event == "line"
+        return count
+
+    before = sys.gettrace()
+    sys.settrace(count)
+    try:
+        for _ in balancing(Facts(placed, {}, places)):
+            longest, lines = max(longest, lines), 0
+    finally:
+        sys.settrace(before)
+    assert max(longest, lines) < 10 * brokers
