@@ -86,8 +86,9 @@ def every_round(luck: random.Random) -> Iterator[Step]:
     for play, count in PLAYS.items():
         first = luck.randrange(1_000, 2**40)
         seeds = f"{first}-{first + count - 1}"
-        run = ["-m", "scriba.testing.sim.run", "-p", play]
-        yield Step(play, [sys.executable, *run, seeds], f"python {' '.join(run)} SEED")
+        for how, name in (("-p", play), ("-sp", f"{play}-short-slices")):
+            run = ["-m", "scriba.testing.sim.run", how, play]
+            yield Step(name, [sys.executable, *run, seeds], f"python {' '.join(run)} SEED")
     yield Step("fuzz", ["make", "fuzz", f"SECONDS={FUZZ_SECONDS}"], "make fuzz")
 
 

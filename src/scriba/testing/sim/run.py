@@ -2,6 +2,7 @@
 
 python -m scriba.testing.sim.run 17             one seed, with the end of its trace if it fails
 python -m scriba.testing.sim.run 0-999          a range of seeds, one line for each that fails
+python -m scriba.testing.sim.run -s 17          long work in its shortest slices
 python -m scriba.testing.sim.run -p cluster 17  the play: records, coordinated (the default),
                                                 differential (with fast paths and without),
                                                 cluster, replicas (the same without groups
@@ -21,6 +22,7 @@ import argparse
 import logging
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from functools import partial
 from typing import Final, Protocol
 
@@ -35,6 +37,7 @@ from scriba.testing.sim.plays import (
     single_node,
     voters,
 )
+from scriba.testing.sim.short_slices import short_slices
 
 
 class Report(Protocol):
@@ -77,6 +80,9 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("seeds", help="a seed, or first-last")
     parser.add_argument("-p", "--play", choices=PLAYS, default="coordinated")
+    parser.add_argument(
+        "-s", "--short-slices", action="store_true", help="long work in its shortest slices"
+    )
     parser.add_argument("--trace", type=int, default=40, help="events to show of a failed seed")
     options = parser.parse_args(arguments)
     logging.disable()  # what nodes and clients say about faults that are meant to be there
@@ -84,7 +90,8 @@ def main(arguments: list[str] | None = None) -> int:
     seeds = range(int(first), int(last or first) + 1)
     failed = 0
     for seed in seeds:
-        report = PLAYS[options.play](seed)
+        with short_slices() if options.short_slices else nullcontext():
+            report = PLAYS[options.play](seed)
         if report.violations:
             failed += 1
         if report.violations or len(seeds) == 1:
