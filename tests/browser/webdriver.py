@@ -120,19 +120,9 @@ class Browser:
 
 @contextlib.contextmanager
 def browser() -> Iterator[Browser]:
-    process = subprocess.Popen(
-        ["chromedriver", "--port=0"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
+    process, port = started_driver()
     try:
-        assert process.stdout is not None
-        said = ""
-        for line in process.stdout:
-            said += line
-            if found := re.search(r"started successfully on port (\d+)", line):
-                break
-        else:
-            raise RuntimeError(f"no browser: {said}")
-        chromium = Browser(f"http://127.0.0.1:{found[1]}")
+        chromium = Browser(f"http://127.0.0.1:{port}")
         try:
             yield chromium
         finally:
@@ -140,3 +130,24 @@ def browser() -> Iterator[Browser]:
     finally:
         process.terminate()
         process.wait()
+
+
+def started_driver(program: str = "chromedriver") -> tuple[subprocess.Popen[str], int]:
+    """The driver and its port.
+
+    It is given one of IPv6 and takes the same of IPv4, where a connection of somebody else may
+    have it: then it ends, and another try finds another port.
+    """
+    while True:
+        process = subprocess.Popen(
+            [program, "--port=0"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        assert process.stdout is not None
+        said = ""
+        for line in process.stdout:
+            said += line
+            if found := re.search(r"started successfully on port (\d+)", line):
+                return process, int(found[1])
+        process.wait()
+        if "port not available" not in said:
+            raise RuntimeError(f"no browser: {said}")
