@@ -21,7 +21,16 @@ from scriba.errors import ErrorCode
 from scriba.wire import frame, uuids
 from scriba.wire.apis import API, ApiKey
 from scriba.wire.messages import stored
-from scriba.wire.schema import NONE, Message, Struct, Type, Versions, parse_versions
+from scriba.wire.schema import (
+    NONE,
+    OWN_TAGS,
+    Field,
+    Message,
+    Struct,
+    Type,
+    Versions,
+    parse_versions,
+)
 from scriba.wire.views import revoker
 
 Json = dict[str, Any]
@@ -78,6 +87,11 @@ def structs(facts: Json) -> dict[str, list[Json]]:
     return found
 
 
+def kafkas(cls: type[Struct]) -> list[Field]:
+    """The fields of a structure without those that are ours."""
+    return [field for field in cls.FIELDS if field.tag is None or field.tag < OWN_TAGS]
+
+
 def versions(field: Json) -> Versions:
     return parse_versions(field.get("versions") or field["taggedVersions"])
 
@@ -98,7 +112,7 @@ class Reader:
 
     def struct(self, cls: type[Struct], facts: list[Json], values: Json) -> Struct:
         arguments = {}
-        for field, fact in zip(cls.FIELDS, facts, strict=True):
+        for field, fact in zip(kafkas(cls), facts, strict=True):
             key = fact["name"][0].lower() + fact["name"][1:]
             if self.version in versions(fact) and key in values:
                 kind = fact["type"].removeprefix("[]")
@@ -185,14 +199,26 @@ def test_declaration_matches_the_facts_field_by_field(name: str) -> None:
     check_struct(cls, cls, facts["fields"], structs(facts))
 
 
+def test_tags_of_our_own_are_few_and_change_nothing_for_others() -> None:
+    """Who does not know them passes them over, and they are only sent where they are set."""
+    own = [
+        (f"{name}.{field.name}", field)
+        for name, cls in DECLARED.items()
+        for field in cls.FIELDS
+        if field not in kafkas(cls)
+    ]
+    assert [name for name, _ in own] == ["AlterPartitionReassignmentsRequest.order_only"]
+    assert all(field.ignorable for _, field in own)
+
+
 def check_struct(
     message: type[Message],
     cls: type[Struct],
     facts: list[Json],
     structs: dict[str, list[Json]],
 ) -> None:
-    assert [f.name for f in cls.FIELDS] == [snake(fact["name"]) for fact in facts]
-    for field, fact in zip(cls.FIELDS, facts, strict=True):
+    assert [f.name for f in kafkas(cls)] == [snake(fact["name"]) for fact in facts]
+    for field, fact in zip(kafkas(cls), facts, strict=True):
         where = f"{cls.__name__}.{field.name}"
         type_, kind = field.type, fact["type"].removeprefix("[]")
         assert (type_.element is not None) == fact["type"].startswith("[]"), where

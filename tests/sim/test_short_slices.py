@@ -79,7 +79,7 @@ def test_all_is_as_it_was_afterwards() -> None:
     [
         *(("coordinated", seed) for seed in range(6)),
         *(("cluster", seed) for seed in range(2)),
-        *(("changing", seed) for seed in range(2)),
+        *(("changing", seed) for seed in (0, 44, 52)),  # 44, 52: a hand-over undid a move
         *(("diverging", seed) for seed in range(1)),
     ],
 )

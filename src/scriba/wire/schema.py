@@ -121,6 +121,9 @@ class Unset:
 
 UNSET: Final = Unset()
 
+OWN_TAGS: Final = 10_000
+"""Tagged fields from here on are ours; Kafka passes over tags that it does not know (KIP-482)."""
+
 
 class Field:
     """One attribute of a declared structure."""

@@ -368,6 +368,28 @@ def test_unknown_and_repeated_partitions_do_not_hold_the_others_up(five: Cluster
     assert listed(five).keys() == {("t", 0), ("u", 0), ("u", 1)}
 
 
+def test_who_asks_for_another_order_alone_undoes_no_move(five: Cluster) -> None:
+    def order(*replicas: int) -> int:
+        asked = ReassignablePartition(partition_index=0, replicas=list(replicas))
+        response = five.do(
+            AlterPartitionReassignmentsRequest(
+                topics=[ReassignableTopic(name="t", partitions=[asked])], order_only=True
+            )
+        )
+        return int(response.responses[0].partitions[0].error_code)
+
+    assert order(2, 3, 1) == ErrorCode.NONE
+    assert five.partition().replicas == (2, 3, 1)
+    reassign(five, [4, 5, 1])
+    assert order(3, 1, 2) == ErrorCode.REASSIGNMENT_IN_PROGRESS
+    assert five.partition().target == (4, 5, 1)
+    join(five, 4, 5)
+    assert five.partition().replicas == (4, 5, 1)
+    assert order(3, 1, 2) == ErrorCode.INVALID_REPLICA_ASSIGNMENT
+    assert not five.partition().is_reassigning
+    assert order(5, 1, 4) == ErrorCode.NONE
+
+
 def test_the_replication_factor_stays_where_it_is_not_to_change(five: Cluster) -> None:
     answer = reassign(five, [1, 2], factor_may_change=False)
     assert answer.error_code == ErrorCode.INVALID_REPLICATION_FACTOR

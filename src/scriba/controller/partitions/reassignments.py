@@ -70,6 +70,8 @@ def _alter_each(
                 if (topic.name, index) in altered:
                     about = f"{topic.name}-{index}"
                     fail(ErrorCode.INVALID_REQUEST, f"the request names {about} more than once")
+                if request.order_only:
+                    _check_order_only(state, topic.name, asked)
                 factor_may_change = request.allow_replication_factor_change
                 record = _alter(state, topic.name, asked, factor_may_change)
             except KafkaError as error:
@@ -84,6 +86,24 @@ def _alter_each(
                 yield record
     if cancelled:
         yield from stopped(state)
+
+
+def _check_order_only(state: State, name: str, asked: ReassignablePartition) -> None:
+    """Whoever asks for another order of the replicas that it knows must not undo a move that it
+    does not know of."""
+    topic = state.image.topics_by_name.get(name)
+    partition = None if topic is None else topic.partitions.get(asked.partition_index)
+    if partition is None:
+        return  # it is refused for that
+    about = f"{name}-{asked.partition_index}"
+    if partition.is_reassigning:
+        fail(ErrorCode.REASSIGNMENT_IN_PROGRESS, f"{about} moves: its order is decided by that")
+    if asked.replicas is None or sorted(asked.replicas) != sorted(partition.replicas):
+        fail(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            f"{about} has replicas {list(partition.replicas)} by now, and only their order was to "
+            "change",
+        )
 
 
 def reassign(

@@ -1,6 +1,7 @@
 """Topics, partitions, replicas and the directories they live in."""
 
 from scriba.wire.schema import (
+    OWN_TAGS,
     Bool,
     Int8,
     Int16,
@@ -185,6 +186,8 @@ class ReassignableTopic(Struct):
 class AlterPartitionReassignmentsRequest(Message, key=45, versions="0-1", flexible="0+"):
     timeout_ms: Int32 = field("0+", default=60000)
     allow_replication_factor_change: Bool = field("1+", default=True)
+    # Not Kafka's: a broker hands over, and what moves or has other replicas by now is left alone.
+    order_only: Bool = field("0+", default=False, tag=OWN_TAGS, ignorable=True)
     topics: list[ReassignableTopic] = field("0+")
 
 

@@ -155,12 +155,8 @@ async def put_back(node: HandoverHost, orders: Orders) -> Orders:
             later[place] = known
         elif (order := reordered(image.replicas, known, node.id)) != image.replicas:
             wanted[place] = order
-    await _order(node, wanted)
-    for place in wanted:  # one that has begun to move since was not asked for
-        image = _image(node, place)
-        if image is not None and image.is_reassigning:
-            later[place] = orders[place]
-    return later
+    moving = await _order(node, wanted)
+    return later | {place: orders[place] for place in moving}
 
 
 def reordered(replicas: tuple[int, ...], known: tuple[int, ...], broker: int) -> tuple[int, ...]:
@@ -175,11 +171,14 @@ def reordered(replicas: tuple[int, ...], known: tuple[int, ...], broker: int) ->
     return tuple(next(left) if each in known else each for each in replicas)
 
 
-async def _order(node: HandoverHost, wanted: Orders) -> None:
+async def _order(node: HandoverHost, wanted: Orders) -> set[Place]:
+    """Asks for these orders; returns those that were not given, since the partition moves."""
+    places = {(node.topic_name(place[0]), place[1]): place for place in wanted}
     for topics in _requests(node, wanted):
         answer = await node.controller.call(
             AlterPartitionReassignmentsRequest(
                 allow_replication_factor_change=False,
+                order_only=True,
                 topics=[
                     ReassignableTopic(
                         name=topic,
@@ -195,6 +194,11 @@ async def _order(node: HandoverHost, wanted: Orders) -> None:
         )
         if answer.error_code:
             raise KafkaError(ErrorCode(answer.error_code), answer.error_message or "")
+        for named in answer.responses:
+            for told in named.partitions:
+                if told.error_code != ErrorCode.REASSIGNMENT_IN_PROGRESS:
+                    places.pop((named.name, told.partition_index), None)
+    return set(places.values())
 
 
 def _requests(
@@ -202,8 +206,8 @@ def _requests(
 ) -> Iterable[dict[str, dict[int, tuple[int, ...]]]]:
     """The orders of as many partitions as go into one request, by topic.
 
-    Looked at once more as it is sent: a request for the old replicas would undo a reassignment that
-    has begun since. It carries no epoch, so one that begins while it is under way is undone.
+    Looked at once more as it is sent: a controller that does not know `order_only` takes a request
+    for the old replicas for the end of a reassignment that has begun since.
     """
     left = iter(orders.items())
     while some := list(islice(left, AT_ONCE)):
