@@ -14,9 +14,11 @@ import pytest
 from scriba.broker.handlers.records.fetch import fetch
 from scriba.broker.net.request_memory import (
     AGED_MS,
+    FEW,
     LOOK_S,
     USUAL,
     WHILE_MS,
+    Receiver,
     RequestMemory,
 )
 from scriba.broker.node import Node
@@ -279,12 +281,22 @@ class Peerless:
     def read_on(self) -> None:
         self.granted = True
 
+    def end(self, memory: RequestMemory) -> None:
+        """It has been answered, or its peer is gone."""
+        memory.complete(self)
+        if self.granted:
+            memory.returned(self.announced)
 
-def in_memory(script: Callable[[RequestMemory], Awaitable[None]], limit: int) -> None:
+
+def in_memory(
+    script: Callable[[RequestMemory], Awaitable[None]],
+    limit: int,
+    shed: Callable[[Receiver, str], None] = lambda *_: None,
+) -> None:
     sim = SimWorld(seed=1)
 
     async def main(world: ProcessWorld) -> None:
-        await script(RequestMemory(limit, world.clock.mono_ms, lambda *_: None))
+        await script(RequestMemory(limit, world.clock.mono_ms, shed))
 
     async def play() -> None:
         await sim.host("broker").start(main).task
@@ -330,12 +342,130 @@ def test_huge_requests_share_half_of_the_memory() -> None:
         huge = [Peerless(memory, 5 * USUAL) for _ in range(8)]
         assert sum(each.granted for each in huge) == 4
         await asyncio.sleep(2 * AGED_MS / 1000)
-        assert Peerless(memory, USUAL).granted is False, "who asks waits for its turn"
+        assert Peerless(memory, USUAL).granted, "large ones wait for what it cannot have"
         usual = [Peerless(memory, USUAL) for _ in range(10)]
         await asyncio.sleep(5 * LOOK_S)
         assert all(each.granted for each in usual)
 
     in_memory(script, 40 * USUAL)
+
+
+def test_a_request_as_large_as_the_limit_leaves_half_of_it_to_usual_ones() -> None:
+    async def script(memory: RequestMemory) -> None:
+        huge = [Peerless(memory, 10 * USUAL) for _ in range(2)]
+        assert [each.granted for each in huge] == [True, False]
+        await asyncio.sleep(2 * AGED_MS / 1000)
+        usual = [Peerless(memory, USUAL) for _ in range(6)]
+        assert [each.granted for each in usual] == [True] * 5 + [False]
+        assert memory.held == 15 * USUAL, "half of the limit above it, and no more"
+        usual[0].end(memory)
+        await asyncio.sleep(5 * LOOK_S)
+        assert usual[5].granted, "though the other large one has waited for long"
+        assert not huge[1].granted
+        huge[0].end(memory)
+        await asyncio.sleep(5 * LOOK_S)
+        assert huge[1].granted
+        assert memory.held == 15 * USUAL
+
+    in_memory(script, 10 * USUAL)
+
+
+def test_large_requests_that_come_all_the_time_pass_a_larger_one_only_until_it_has_aged() -> None:
+    async def script(memory: RequestMemory) -> None:
+        large = deque(Peerless(memory, 2 * USUAL) for _ in range(2))
+        huge = Peerless(memory, 10 * USUAL)
+        for _ in range(2 * AGED_MS // 1000):
+            large.popleft().end(memory)
+            large.append(Peerless(memory, 2 * USUAL))
+            await asyncio.sleep(1)
+        assert huge.granted
+
+    in_memory(script, 10 * USUAL)
+
+
+def test_usual_requests_have_memory_at_once_while_large_ones_wait_for_theirs() -> None:
+    async def script(memory: RequestMemory) -> None:
+        huge = [Peerless(memory, 10 * USUAL) for _ in range(1 + FEW)]
+        assert not any(each.granted for each in huge[1:])
+        assert Peerless(memory, USUAL).granted
+        assert not memory.short, "everybody is read as ever"
+        huge.append(Peerless(memory, 10 * USUAL))
+        assert memory.short, "the beginnings of so many requests are not counted"
+        usual = [Peerless(memory, USUAL) for _ in range(5)]
+        assert [each.granted for each in usual] == [True] * 4 + [False]
+        for each in huge[1:]:
+            each.end(memory)
+        await asyncio.sleep(2 * LOOK_S)
+        assert memory.short, "a usual one waits"
+        usual[0].end(memory)
+        await asyncio.sleep(2 * LOOK_S)
+        assert usual[4].granted
+        assert not memory.short
+
+    in_memory(script, 10 * USUAL)
+
+
+def test_no_usual_request_is_given_up_for_one_that_waits_for_the_share_of_large_ones() -> None:
+    given_up: list[Receiver] = []
+    ends: list[Callable[[], None]] = []
+
+    def shed(receiver: Receiver, _: str) -> None:
+        given_up.append(receiver)
+        ends.pop()()
+
+    async def script(memory: RequestMemory) -> None:
+        huge = Peerless(memory, 10 * USUAL)
+        usual = [Peerless(memory, USUAL) for _ in range(4)]
+        other = Peerless(memory, 10 * USUAL)
+        ends.append(lambda: huge.end(memory))
+        for _ in range(4 * WHILE_MS // 1000):  # it comes fast enough, the usual ones do not
+            huge.received += USUAL
+            await asyncio.sleep(1)
+        assert not given_up
+        await asyncio.sleep(2 * WHILE_MS / 1000)
+        await asyncio.sleep(2 * LOOK_S)
+        assert given_up == [huge]
+        assert other.granted
+        assert all(each.granted for each in usual)
+
+    in_memory(script, 10 * USUAL, shed)
+
+
+def test_who_waits_is_let_in_also_after_a_surprise() -> None:
+    failures = [OSError("no such descriptor")]
+
+    class Broken(Peerless):
+        def read_on(self) -> None:
+            raise failures.pop()
+
+    async def script(memory: RequestMemory) -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+        first = Peerless(memory, USUAL)
+        broken, last = Broken(memory, USUAL // 2), Peerless(memory, USUAL)
+        first.end(memory)
+        await asyncio.sleep(5 * LOOK_S)
+        assert not failures
+        memory.returned(broken.announced)
+        await asyncio.sleep(5 * LOOK_S)
+        assert last.granted
+        assert not memory.short
+
+    in_memory(script, USUAL)
+
+
+def test_nothing_is_received_of_a_request_that_waits_for_memory(in_a_node: InANode) -> None:
+    async def script(node: Node, world: ProcessWorld) -> None:
+        await made(world)
+        node.server.memory.count(LIMIT)
+        await half_a_request(world, 500_000, 400_000)
+        await asyncio.sleep(1)
+        (waiting,) = (each for each in node.server._connections if each._short_of_memory)
+        received = waiting.received
+        assert received < 400_000
+        waiting._read()  # a turn that was asked for before
+        assert waiting.received == received
+
+    in_a_node(script, **LIMITS)
 
 
 def test_a_node_lets_requests_wait_in_an_eighth_of_its_memory(in_a_node: InANode) -> None:

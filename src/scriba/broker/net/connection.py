@@ -293,6 +293,8 @@ class Connection:
                     n = self.stream.recv_into(view[: self._read_window()])
                 else:
                     n = self.stream.recv_into(view)
+            elif self._short_of_memory:
+                return  # asked for before it had to wait
             else:
                 view = memoryview(frame.memory)
                 end = min(self._expected, self._filled + self._read_window())

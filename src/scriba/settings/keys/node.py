@@ -237,8 +237,10 @@ class NodeKeys(GroupKeys, TransactionKeys, CleanerKeys, MetricsKeys):
         doc="Most bytes of requests that wait in memory, of all connections together: large ones "
         "that are on their way, and those that are worked on. When it is used up, large requests "
         "wait for room, the smallest first, and peers whose request comes too slowly meanwhile "
-        "lose their connection. -1 for an eighth of the memory that the node may have, and at "
-        "least `socket.request.max.bytes`.",
+        "lose their connection. Requests of more than 4 MB share half of it. One that is larger "
+        "than half of it comes alone, and only half of it counts: so up to half more may be "
+        "taken. -1 for an eighth of the memory that the node may have, and at least "
+        "`socket.request.max.bytes`.",
     )
     connections_max_idle_ms: int = setting(
         Kind.LONG,
