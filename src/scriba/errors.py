@@ -5,6 +5,7 @@ carries one to the peer that caused it; `ParseError` is what bytes from outside 
 """
 
 import enum
+from typing import TypeVar
 
 
 class ErrorCode(enum.IntEnum):
@@ -181,11 +182,25 @@ class KafkaError(Exception):
         return f"{self.code.name}: {self.message}"
 
 
+E = TypeVar("E", bound=KafkaError)
+
+
 def bare(error: KafkaError) -> KafkaError:
     """The error without its traceback, for one that is kept: the frames that it passed, and those
     that had called them, would be kept with it, and the bytes of a request that they have."""
     error.__traceback__ = error.__context__ = error.__cause__ = None
     return error
+
+
+def anew(error: E) -> E:
+    """A copy of an error, to raise where that one is kept, or to keep where that one is raised.
+
+    What is raised has the frames that it passed, with each time more of them, and with those the
+    requests that they were handling.
+    """
+    copy = type(error).__new__(type(error), *error.args)
+    copy.__dict__.update(error.__dict__)
+    return copy
 
 
 class ParseError(Exception):

@@ -96,6 +96,7 @@ class Watermark:
 
 
 def _break(waiter: Waiter, failure: BaseException) -> None:
-    waiter.set_exception(failure)
+    # Without the frames of those who were told before, which would be more each time.
+    waiter.set_exception(failure.with_traceback(None))
     if isinstance(waiter, asyncio.Future):
         waiter.exception()  # marks it as seen: a waiter that has gone must not log at collection

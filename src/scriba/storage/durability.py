@@ -15,7 +15,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Final
 
-from scriba.errors import KafkaError
+from scriba.errors import KafkaError, anew
 from scriba.runtime.ports import Disk
 from scriba.storage.directory.names import LEADER_EPOCHS, PARTITION_METADATA
 from scriba.storage.epochs import Epochs
@@ -150,7 +150,7 @@ class Durability:
             raise self._refused("cannot be flushed", full.cause) from full.cause
         except OSError as error:
             self._failed = self._fail(error)
-            raise self._failed from error
+            raise anew(self._failed) from error
 
     def _take_back(self, sealed: list[Segment], files_new: bool, created: bool) -> None:
         """What a sync did not get to is left to the next one."""
@@ -160,7 +160,7 @@ class Durability:
 
     async def _sync(self) -> None:
         if self._failed is not None:
-            raise self._failed
+            raise anew(self._failed)
         active, generation = self._segments.active, self._generation
         wanted, self._wanted = self._wanted > active.base_offset, _NOBODY
         end = self._end() if wanted else active.base_offset
@@ -182,7 +182,7 @@ class Durability:
             raise self._refused("cannot be flushed", full.cause) from full.cause
         except OSError as error:
             self._failed = self._fail(error)
-            raise self._failed from error
+            raise anew(self._failed) from error
         except asyncio.CancelledError:
             self._take_back(sealed, True, created)
             raise

@@ -21,7 +21,7 @@ from errno import ENOENT
 from functools import partial
 from typing import Final, Self, TypeVar
 
-from scriba.errors import ErrorCode, KafkaError, ParseError
+from scriba.errors import ErrorCode, KafkaError, ParseError, anew
 from scriba.instant import Instant
 from scriba.records.batch import EndTxnMarker
 from scriba.records.header import CONTROL, LOG_OVERHEAD, PLACE, BatchHeader, read_header
@@ -341,7 +341,7 @@ class Log:
         then unchanged. What a coordinator writes for a producer has no sequence of its own.
         """
         if self.failure is not None:
-            raise self.failure.error
+            raise anew(self.failure.error)
         marker: EndTxnMarker | None = None
         named = header.producer_id >= 0
         if named:
@@ -426,7 +426,7 @@ class Log:
         A part of a batch at the end is left out. KafkaError if they do not follow this log.
         """
         if self.failure is not None:
-            raise self.failure.error
+            raise anew(self.failure.error)
         start = 0
         run: list[tuple[int, BatchHeader]] = []
         for position, header in check_batches(view, self.end_offset):
@@ -616,7 +616,7 @@ class Log:
     async def flush(self, up_to: int | None = None) -> None:
         """Returns when everything before `up_to` (else: written so far) is on the device."""
         if self.failure is not None:
-            raise self.failure.error
+            raise anew(self.failure.error)
         try:
             self._writer.snapshot_if_due(self.end_offset)
         except OSError as error:
@@ -629,7 +629,7 @@ class Log:
         One that is `hurried` does not wait for room on a full device: NoRoom.
         """
         if self.failure is not None:
-            raise self.failure.error
+            raise anew(self.failure.error)
         self._durability.hurried = hurried
         try:
             await self._durability.sync()
@@ -655,7 +655,7 @@ class Log:
             why = f"{why}; {remedy or mends}"
         error = storage_error(f"{self!r}: {why}")
         if self.failure is None:
-            self.failure = Failure(error, device)
+            self.failure = Failure(anew(error), device)
             if self.on_failure is not None:
                 self.on_failure(self, self.failure)
             else:

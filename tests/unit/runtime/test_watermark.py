@@ -68,3 +68,18 @@ async def test_one_future_may_wait_on_many_marks() -> None:
     assert any_of.done()
     for mark in marks:
         mark.advance(2)
+
+
+async def test_a_failure_that_is_told_again_and_again_does_not_grow() -> None:
+    mark = Watermark()
+    mark.fail(ValueError("gone"))
+    frames: list[int] = []
+    for _ in range(100):
+        try:
+            await mark.reach(1)
+        except ValueError as error:
+            trace, count = error.__traceback__, 0
+            while trace is not None:
+                trace, count = trace.tb_next, count + 1
+            frames.append(count)
+    assert frames == [frames[0]] * 100

@@ -153,6 +153,29 @@ async def test_after_a_failed_sync_there_is_no_second_try(shelf: Shelf) -> None:
     assert len(await shelf.consume(log)) == 3
 
 
+async def test_whoever_uses_a_failed_log_is_told_by_an_error_of_its_own(shelf: Shelf) -> None:
+    log = shelf.open()
+    shelf.append(log)
+    shelf.disk.broken = True
+    raised = []
+    for use in (log.flush, log.flush, log.sync, log.sync):
+        with pytest.raises(KafkaError) as failed:
+            await use()
+        raised.append(failed.value)
+    for _ in range(2):
+        with pytest.raises(KafkaError) as refused:
+            shelf.append(log)
+        raised.append(refused.value)
+        with pytest.raises(KafkaError) as refused:
+            log.append_follower(memoryview(b""), shelf.now)
+        raised.append(refused.value)
+    assert log.failure is not None
+    kept = log.failure.error
+    assert {(each.code, each.message) for each in raised} == {(kept.code, kept.message)}
+    assert len({id(each) for each in (kept, *raised)}) == 1 + len(raised)
+    assert kept.__traceback__ is None
+
+
 async def test_everyone_who_waited_learns_of_the_failed_sync(shelf: Shelf) -> None:
     log = shelf.open()
     shelf.append(log)

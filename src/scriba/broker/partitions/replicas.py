@@ -55,7 +55,7 @@ from scriba.controller.image import (
     PartitionImage,
 )
 from scriba.controller.parts import NO_LEADER
-from scriba.errors import ErrorCode, KafkaError
+from scriba.errors import ErrorCode, KafkaError, anew
 from scriba.events import EventKind
 from scriba.replication.leader import Installed, departure
 from scriba.runtime.loop.pace import Pace, next_turn
@@ -216,7 +216,7 @@ class Replicas:
             return partition
         failure = self._offline.get(PartitionName(topic, index))
         if failure is not None:
-            raise failure
+            raise anew(failure)
         known = self._node.image.topics_by_name.get(topic)
         if known is None or index not in known.partitions:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
@@ -798,7 +798,7 @@ class Replicas:
 
     def offline(self, name: PartitionName, error: KafkaError) -> None:
         """A replica that cannot be used: it leads nothing, and clients are told why."""
-        self._offline[name] = error
+        self._offline[name] = anew(error)
         self._fileless.pop(name, None)
         partition = self._partitions.pop(name, None)
         if partition is not None:
@@ -844,7 +844,7 @@ class Replicas:
         A new one is open already, empty; only its files are missing.
         """
         if name not in self._partitions:
-            self._offline[name] = error
+            self._offline[name] = anew(error)
         if name not in self._waiting:
             self._waiting[name] = None
             about = f"{name.topic}-{name.partition}"

@@ -30,7 +30,7 @@ from scriba.broker.handlers.records.produce_txn import (
 )
 from scriba.broker.net.answers import CloseConnection
 from scriba.broker.request import Context, Deferred
-from scriba.errors import ErrorCode, KafkaError, bare, error_code
+from scriba.errors import ErrorCode, KafkaError, anew, bare, error_code
 from scriba.records.compression import Codec
 from scriba.records.header import CODEC_MASK, TRANSACTIONAL, BatchHeader, Buffer
 from scriba.records.validate import (
@@ -386,7 +386,7 @@ class Appending:
             if partition.leader is None:
                 raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
             if partition.closed is not None:
-                raise partition.closed
+                raise anew(partition.closed)
             settings = partition.settings
             if acks == -1 and not partition.leader.in_sync(settings.min_insync_replicas):
                 raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS)

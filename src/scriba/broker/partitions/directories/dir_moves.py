@@ -36,7 +36,7 @@ from scriba.broker.ports import (
     MetadataView,
     WorldAccess,
 )
-from scriba.errors import ErrorCode, KafkaError
+from scriba.errors import ErrorCode, KafkaError, anew
 from scriba.events import EventKind
 from scriba.replication.throttle import Throttle
 from scriba.runtime.loop.pace import next_turn
@@ -568,7 +568,7 @@ class DirMoves:
             raise Stopped
         for store in (move.log, move.partition.log):
             if store.failure is not None:
-                raise store.failure.error
+                raise anew(store.failure.error)
 
     async def _align(self, move: Move, source: Log) -> bool:
         """Takes from the future replica what the current one has lost; whether that took time."""
