@@ -7,12 +7,17 @@ from scriba.broker.node import Node
 from scriba.broker.partitions.partition import Leading
 from scriba.errors import ErrorCode
 from scriba.records.batch import Record, encode_batch
+from scriba.replication.leader import Heard
 from scriba.testing.sim.world.peer import Peer
 from scriba.testing.sim.world.world import ProcessWorld
 from scriba.wire.messages.admin import (
     CreatableTopic,
     CreateTopicsRequest,
     CreateTopicsResponse,
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopic,
 )
 from scriba.wire.messages.metadata import (
     MetadataRequest,
@@ -41,6 +46,12 @@ def produce(timeout_ms: int) -> ProduceRequest:
     data = [PartitionProduceData(index=index, records=batch) for index in range(PARTITIONS)]
     topic = TopicProduceData(name="t", partition_data=data)
     return ProduceRequest(acks=-1, timeout_ms=timeout_ms, topic_data=[topic])
+
+
+def deletion(timeout_ms: int) -> DeleteRecordsRequest:
+    wanted = [DeleteRecordsPartition(partition_index=at, offset=1) for at in range(PARTITIONS)]
+    topic = DeleteRecordsTopic(name="t", partitions=wanted)
+    return DeleteRecordsRequest(topics=[topic], timeout_ms=timeout_ms)
 
 
 def question() -> MetadataRequest:
@@ -94,5 +105,61 @@ def test_all_parts_of_a_large_produce_wait_together(in_a_node: InANode) -> None:
         told = answer.responses[0].partition_responses
         assert [each.index for each in told] == list(range(PARTITIONS))
         assert {each.error_code for each in told} == {ErrorCode.REQUEST_TIMED_OUT}
+
+    in_a_node(script)
+
+
+async def with_records_that_a_follower_has(node: Node, world: ProcessWorld) -> Peer:
+    await beside_a_stalled_follower(node, world)
+    peer = await dial(world)
+    request = produce(0)
+    request.acks = 1
+    await peer.call(request, 9, ProduceResponse, 60)
+    has(node, world, 1, start_offset=0)
+    return peer
+
+
+def has(node: Node, world: ProcessWorld, offset: int, start_offset: int) -> None:
+    """The follower tells of its logs."""
+    now = world.clock.now()
+    for index in range(PARTITIONS):
+        partition = node.replicas.find("t", index)
+        assert partition.on_fetch(ELSEWHERE, offset, start_offset, 1, now, Heard(now.mono_ms))
+
+
+def test_large_deletions_that_wait_for_a_follower_leave_their_turns_to_others(
+    in_a_node: InANode,
+) -> None:
+    async def script(node: Node, world: ProcessWorld) -> None:
+        await with_records_that_a_follower_has(node, world)
+        peers = [await dial(world) for _ in range(3)]
+        waiting = [peer.send(deletion(30_000), 2, DeleteRecordsResponse) for peer in peers]
+        await asyncio.sleep(5)
+        assert all(node.replicas.find("t", at).log.start_offset == 1 for at in (0, 500, 1099))
+        other = await dial(world)
+        told = await other.call(deletion(0), 2, DeleteRecordsResponse, 10)
+        assert told.topics[0].partitions[0].error_code == ErrorCode.REQUEST_TIMED_OUT
+        assert not any(each.done() for each in waiting)
+        has(node, world, 1, start_offset=1)
+        for answer in await asyncio.gather(*waiting):
+            partitions = answer.topics[0].partitions
+            assert [each.partition_index for each in partitions] == list(range(PARTITIONS))
+            assert {(each.error_code, each.low_watermark) for each in partitions} == {(0, 1)}
+        assert not node.replicas._trimming
+
+    in_a_node(script)
+
+
+def test_all_parts_of_a_large_deletion_wait_until_one_deadline(in_a_node: InANode) -> None:
+    async def script(node: Node, world: ProcessWorld) -> None:
+        peer = await with_records_that_a_follower_has(node, world)
+        started = world.clock.mono_ms()
+        answer = await peer.call(deletion(5_000), 2, DeleteRecordsResponse, 60)
+        assert 5_000 <= world.clock.mono_ms() - started < 6_000
+        partitions = answer.topics[0].partitions
+        assert [each.partition_index for each in partitions] == list(range(PARTITIONS))
+        assert {each.error_code for each in partitions} == {ErrorCode.REQUEST_TIMED_OUT}
+        assert {each.low_watermark for each in partitions} == {-1}
+        assert not node.replicas._trimming
 
     in_a_node(script)

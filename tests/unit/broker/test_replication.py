@@ -1026,6 +1026,27 @@ def test_deleted_records_are_gone_from_every_live_replica_before_it_is_told() ->
     play(script)
 
 
+def test_deleted_records_of_several_partitions_do_not_wait_for_a_broker_that_died() -> None:
+    async def script(brokers: Brokers) -> None:
+        await brokers.create("t", (2, 3), (2, 3), (2, 3))
+        for index in range(3):
+            await brokers.produce(2, "t", b"x", index=index)
+        peer = await brokers.dial(2)
+        brokers.sim.network.cut("b3", "b2")
+        wanted = [DeleteRecordsPartition(partition_index=at, offset=1) for at in range(3)]
+        topic = DeleteRecordsTopic(name="t", partitions=wanted)
+        request = DeleteRecordsRequest(topics=[topic], timeout_ms=600_000)
+        waiting = peer.send(request, 2, DeleteRecordsResponse)
+        await asyncio.sleep(1)
+        assert not waiting.done()
+        brokers.kill(3)
+        answer = await asyncio.wait_for(waiting, 120)
+        told = [(each.error_code, each.low_watermark) for each in answer.topics[0].partitions]
+        assert told == [(0, 1)] * 3
+
+    play(script)
+
+
 def test_a_new_leader_that_knows_less_than_clients_saw_has_them_wait() -> None:
     """KIP-207: no offset goes back, and none is out of range that was read before."""
 

@@ -273,11 +273,14 @@ class TrimmedPartitions(PartitionLookup, Protocol):
     async def checkpoint_starts(self) -> None:
         """Returns when the log starts of all partitions are on disk."""
 
-    async def trimmed(self, partition: Partition, offset: int, deadline: float) -> None:
-        """Returns when every live replica begins at `offset` or later; KafkaError if it is late."""
+    def begin_trim(self, partition: Partition) -> None:
+        """Somebody waits until every live replica begins where this one does."""
+
+    def end_trim(self, partition: Partition) -> None:
+        """They wait no longer."""
 
 
-class OffsetAccess(Authorization, Configuration, Protocol):
+class OffsetAccess(Authorization, Configuration, Timekeeping, Protocol):
     """Offsets of logs are looked up, and their starts moved."""
 
     @property

@@ -321,7 +321,7 @@ class Replicas:
             self.racks.update(racks)
             for partition in self:
                 partition.know_observers()
-        for partition in self._trimming:
+        for partition in tuple(self._trimming):
             partition.move_low_watermark()  # nobody waits for a broker that is gone
 
     def _depose(self, placements: Iterable[Placement]) -> None:
@@ -890,20 +890,15 @@ class Replicas:
         for directory in self._online():
             await directory.checkpoint_starts()
 
-    async def trimmed(self, partition: Partition, offset: int, deadline: float) -> None:
-        """Returns when every live replica of a partition led here begins at `offset` or later."""
-        if partition.low_watermark.value >= offset:
-            return
+    def begin_trim(self, partition: Partition) -> None:
+        """Somebody waits until every live replica of a partition led here begins where it does."""
         self._trimming[partition] = self._trimming.get(partition, 0) + 1
-        try:
-            async with asyncio.timeout_at(deadline):
-                await partition.low_watermark.reach(offset)
-        except TimeoutError:
-            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT) from None
-        finally:
-            self._trimming[partition] -= 1
-            if not self._trimming[partition]:
-                del self._trimming[partition]
+        partition.move_low_watermark()  # a broker may have gone while nobody waited
+
+    def end_trim(self, partition: Partition) -> None:
+        self._trimming[partition] -= 1
+        if not self._trimming[partition]:
+            del self._trimming[partition]
 
     async def checkpoint(self) -> None:
         for directory in self._online():

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from scriba.broker.access import Operation, Resource
 from scriba.broker.handlers.brokers import require_broker
 from scriba.broker.handlers.records.isolation import READ_COMMITTED, check_isolation
+from scriba.broker.handlers.records.trims import Trim, TrimWaits
 from scriba.broker.request import Context, Deferred
 from scriba.errors import ErrorCode, KafkaError
 from scriba.wire.messages.admin import (
@@ -183,10 +184,9 @@ def delete_records(
 
 async def _delete_records(
     node: OffsetAccess, ctx: Context, request: DeleteRecordsRequest
-) -> DeleteRecordsResponse:
+) -> DeleteRecordsResponse | Deferred[DeleteRecordsResponse]:
     response = DeleteRecordsResponse()
-    moved: list[tuple[DeleteRecordsPartitionResult, Partition]] = []
-    deadline = asyncio.get_running_loop().time() + max(request.timeout_ms, 0) / 1000
+    moved: list[Trim] = []
     for topic in request.topics:
         answers = DeleteRecordsTopicResult(name=topic.name)
         response.topics.append(answers)
@@ -201,19 +201,19 @@ async def _delete_records(
                     raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
                 partition = node.replicas.find(topic.name, asked.partition_index)
                 answer.low_watermark = _move_start(partition, asked.offset)
-                moved.append((answer, partition))
+                moved.append(Trim(answer, partition))
             except KafkaError as error:
                 answer.error_code = error.code
     # The new start is on disk before it is confirmed: what was deleted stays deleted.
     await node.replicas.checkpoint_starts()
-    for answer, partition in moved:
-        try:
-            # On every replica that may lead next, too.
-            await node.replicas.trimmed(partition, answer.low_watermark, deadline)
-        except KafkaError as error:
-            answer.error_code = error.code
-            answer.low_watermark = -1
-    return response
+    # It is so on every replica that may lead next, too.
+    late = [each for each in moved if not each.is_everywhere()]
+    if not late:
+        return response
+    # From when the request came: one time for all parts of a large one.
+    left_ms = ctx.received + max(request.timeout_ms, 0) - node.world.clock.mono_ms()
+    due = asyncio.get_running_loop().time() + max(left_ms, 0) / 1000
+    return TrimWaits(node.replicas, response, late, due)
 
 
 def _move_start(partition: Partition, offset: int) -> int:
