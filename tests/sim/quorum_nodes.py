@@ -44,8 +44,13 @@ class SimQuorum:
 
     def add(self, node_id: int, /, **given: str) -> SimNode:
         """A node that is not yet started; `given` has underscores for the points of names."""
-        host = self.hosts[node_id] = self.sim.host(f"n{node_id}")
+        self.hosts[node_id] = self.sim.host(f"n{node_id}")
+        return self.give(node_id, **given)
+
+    def give(self, node_id: int, /, **given: str) -> SimNode:
+        """A node on the host that it has, with settings of its own."""
         own = {name.replace("_", "."): text for name, text in given.items()}
+        host = self.hosts[node_id]
         self.nodes[node_id] = SimNode(host, self._settings(node_id, own), _complain)
         return self.nodes[node_id]
 

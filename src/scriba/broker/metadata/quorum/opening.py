@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from scriba.broker.metadata.quorum import quorum_state, snapshots
 from scriba.broker.metadata.quorum.batches import Batch, read_batches
 from scriba.broker.metadata.quorum.quorum import MetadataQuorum
-from scriba.broker.metadata.quorum.snapshots import QuorumFacts, Snapshot
+from scriba.broker.metadata.quorum.snapshots import FETCHED, SUFFIX, QuorumFacts, Snapshot
 from scriba.broker.metadata.quorum.voters import (
     BEFORE_THE_LOG,
     Membership,
@@ -51,7 +51,7 @@ async def open_quorum(
     now = world.clock.now()
     snapshots.remove_parts(world.disk, directory)
     found = snapshots.find(world.disk, directory)
-    # What a snapshot holds was flushed before it was taken.
+    # What a snapshot of this name holds was flushed before it got it.
     recovery_point = None if clean else found[0].offset if found else 0
     with as_no_room(f"{directory} cannot be opened"):
         store = _open_log(world, directory, settings, recovery_point, clean, now)
@@ -62,12 +62,8 @@ async def open_quorum(
             note(EventKind.LOG_TRUNCATED, repr(store), store.lost_tail)
         if store.cut_tail:
             await store.sync(hurried=True)
-        pace = Pace(world.clock)
-        snapshot = await snapshots.newest_valid(
-            world.disk, directory, store.start_offset, note, pace
-        )
-        if snapshot is not None and not _continues(store, snapshot.position):
-            store.truncation.truncate_fully(snapshot.position.offset, now)
+        snapshot = await _newest(world, store, note)
+        found = snapshots.find(world.disk, directory)
         first = snapshot.position.offset if snapshot else 0
         facts = snapshot.quorum if snapshot else QuorumFacts(0, None)
         batches = await read_batches(store, first, facts)
@@ -84,6 +80,56 @@ async def open_quorum(
     quorum = MetadataQuorum(world, store, raft, history, membership, tasks, note)
     await quorum.keep_reserve(settings.scriba_metadata_reserve_bytes)
     return quorum, snapshot, batches
+
+
+async def _newest(world: World, store: Log, note: Note) -> Snapshot | None:
+    """The snapshot that the log goes on from: one that was fetched, where that is ahead of it."""
+    disk, directory = world.disk, store.directory
+    snapshot = await _fetched(world, store, note)
+    if snapshot is None:
+        pace = Pace(world.clock)
+        snapshot = await snapshots.newest_valid(disk, directory, store.start_offset, note, pace)
+        if snapshot is not None and not _continues(store, snapshot.position):
+            # An earlier release gave what it fetched this name before it cut the log.
+            snapshots.rename(disk, directory, snapshot.position, SUFFIX, FETCHED)
+            await _begin_with(world, store, snapshot.position)
+    else:
+        await _begin_with(world, store, snapshot.position)
+    snapshots.remove_fetched(disk, directory)
+    return snapshot
+
+
+async def _fetched(world: World, store: Log, note: Note) -> Snapshot | None:
+    """The snapshot that the node had fetched, unless the log went on without it.
+
+    It is committed. So what the log holds at the same offsets, and does not agree with it, is not.
+    """
+    disk, directory = world.disk, store.directory
+    for position in snapshots.find(disk, directory, FETCHED)[:1]:
+        if position.offset == store.start_offset:
+            # Without its proper name, the log may not yet be cut altogether.
+            passed = position in snapshots.find(disk, directory)
+        else:
+            passed = _continues(store, position)
+        if passed:
+            return None
+        try:
+            return await snapshots.read(disk, directory, position, Pace(world.clock), FETCHED)
+        except ParseError as error:
+            note(EventKind.SNAPSHOT_UNREADABLE, snapshots.file_name(position, FETCHED), str(error))
+    return None
+
+
+async def _begin_with(world: World, store: Log, position: Position) -> None:
+    """Has a fetched snapshot stand for the log up to its end.
+
+    Ending anywhere here leaves the beginning of a log, or one that is empty, and the fetched
+    snapshot, from which the next start goes on.
+    """
+    store.truncation.truncate_fully(position.offset, world.clock.now())
+    await store.sync(hurried=True)
+    snapshots.rename(world.disk, store.directory, position, FETCHED, SUFFIX)
+    await world.disk.sync_dir(store.directory)
 
 
 def _continues(store: Log, snapshot: Position) -> bool:

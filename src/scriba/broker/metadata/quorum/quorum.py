@@ -22,7 +22,7 @@ from scriba.broker.channels import Address
 from scriba.broker.metadata.quorum import quorum_state, snapshots
 from scriba.broker.metadata.quorum.batches import Batch, BatchBuilder
 from scriba.broker.metadata.quorum.reserve import MetadataReserve
-from scriba.broker.metadata.quorum.snapshots import QuorumFacts, Snapshot
+from scriba.broker.metadata.quorum.snapshots import FETCHED, SUFFIX, QuorumFacts, Snapshot
 from scriba.broker.metadata.quorum.transport import QuorumTransport
 from scriba.broker.metadata.quorum.voters import (
     KRAFT_LEVEL,
@@ -576,6 +576,8 @@ class MetadataQuorum:
                 self.raft.snapshot_taken(found[-1])
                 self.history.forget_before(found[-1].offset)
             disk.unlink(f"{self.directory}/{snapshots.file_name(oldest)}")
+        if not self._fetching:
+            snapshots.remove_fetched(disk, self.directory)
         await self.log.truncation.retention(now, self.high_watermark.value, by_age=False)
 
     # ---- snapshots of the leader ----
@@ -607,9 +609,10 @@ class MetadataQuorum:
         One that is here already, from a fetch whose leader was lost, is not fetched again.
         """
         disk, position = self._world.disk, wanted.position
-        name = snapshots.file_name(position)
+        name = snapshots.file_name(position, FETCHED)
         try:
-            if position not in snapshots.find(disk, self.directory):
+            if position not in snapshots.find(disk, self.directory, FETCHED):
+                snapshots.remove_fetched(disk, self.directory)
                 await self._download(position, wanted.epoch)
             snapshot = await self._read_snapshot(position)
         except (ClientError, WireError, NoRoom) as error:
@@ -621,27 +624,32 @@ class MetadataQuorum:
             return False
         while self._writing and self._writer is not None and self._running:
             await asyncio.wait([self._writer])
-        latest = self._wanted
-        if latest is None or latest.position != position or not self._still_follows(latest.epoch):
-            return False
-        if position.offset < self.raft.high_watermark:
+        if not self._may_begin_with(position):
             return False
         await self._begin_with(snapshot)
         return True
+
+    def _may_begin_with(self, position: Position) -> bool:
+        """Whether the leader still wants that, now that the snapshot is here."""
+        latest = self._wanted
+        if latest is None or latest.position != position or not self._still_follows(latest.epoch):
+            return False
+        return position.offset >= self.raft.high_watermark
 
     async def _read_snapshot(self, position: Position) -> Snapshot:
         """A large one takes long: until it is read, the leader and this node hear of each other."""
         contact = self._tasks.spawn(self._stay_in_contact(position), name="fetch snapshot")
         try:
             pace = Pace(self._world.clock)
-            return await snapshots.read(self._world.disk, self.directory, position, pace)
+            disk = self._world.disk
+            return await snapshots.read(disk, self.directory, position, pace, FETCHED)
         finally:
             contact.cancel()
 
     async def _stay_in_contact(self, position: Position) -> None:
         """Has the last byte of a snapshot sent again, as long as this node follows."""
         assert self.transport is not None
-        path = f"{self.directory}/{snapshots.file_name(position)}"
+        path = f"{self.directory}/{snapshots.file_name(position, FETCHED)}"
         last = self._world.disk.size(path) - 1
         while True:
             await asyncio.sleep(self.raft.contact_ms / 1000)
@@ -665,11 +673,29 @@ class MetadataQuorum:
         self.on_snapshot(snapshot)
         try:
             await self.log.sync()
+            await self._name_fetched(position)
         except KafkaError as error:
             self._fail(error)
             return
         self._writing = False
         self._settle()
+
+    async def _name_fetched(self, position: Position) -> None:
+        """Gives a snapshot its proper name, now that the log begins with it on the device, too.
+
+        Nothing may leave before that: the next start has the log begin with one of the other name.
+        """
+        disk = self._world.disk
+        while True:
+            try:
+                with as_no_room("a snapshot of the metadata cannot be kept"):
+                    if position in snapshots.find(disk, self.directory, FETCHED):
+                        snapshots.rename(disk, self.directory, position, FETCHED, SUFFIX)
+                    await disk.sync_dir(self.directory)
+                return
+            except NoRoom as error:
+                self.on_refused(error.message)
+                await asyncio.sleep(ROOM_PAUSE_S)
 
     async def _download(self, wanted: Position, epoch: int) -> None:
         assert self.transport is not None
@@ -688,7 +714,7 @@ class MetadataQuorum:
                 yield data
 
         with as_no_room("a snapshot of the metadata does not fit"):
-            await snapshots.write(self._world.disk, self.directory, wanted, slices())
+            await snapshots.write(self._world.disk, self.directory, wanted, slices(), FETCHED)
 
     def _still_follows(self, epoch: int) -> bool:
         return self._running and self.raft.role is Role.FOLLOWER and self.raft.epoch == epoch

@@ -5,6 +5,11 @@ header, the quorum's version and its voters, then batches of metadata records, t
 with the footer. The footer tells a whole file from a cut one. It is written under another name,
 flushed and renamed, so a file with the right name was once complete; one that no longer reads is
 passed over, and the log before it, or an earlier snapshot, takes its place.
+
+One that was fetched from the leader is `<end offset>-<epoch>.checkpoint.fetched` until the log
+begins with it on the device, too. One without that ending says that the log before its end was
+flushed or is no longer needed, and the log's recovery point rests on that. Nobody serves one that
+was only fetched, nor is it cleaned with the others; Kafka passes over files of such a name.
 """
 
 from __future__ import annotations
@@ -43,12 +48,13 @@ from scriba.wire.messages.stored import (
 )
 
 SUFFIX: Final = ".checkpoint"
+FETCHED: Final = ".checkpoint.fetched"
 PART: Final = ".checkpoint.part"
 RECORDS_PER_BATCH: Final = 256
 RECORDS_PER_LOOK: Final = 64
 """Of a snapshot that is loaded, between two looks at the clock: half a millisecond."""
 
-_NAME: Final = re.compile(r"(\d{20})-(\d{10})\.checkpoint")
+_NAME: Final = re.compile(r"(\d{20})-(\d{10})(\..+)")
 
 
 class QuorumFacts(NamedTuple):
@@ -66,15 +72,27 @@ class Snapshot(NamedTuple):
     last_timestamp: int
 
 
-def file_name(position: Position) -> str:
-    return f"{position.offset:020d}-{position.epoch:010d}{SUFFIX}"
+def file_name(position: Position, suffix: str = SUFFIX) -> str:
+    return f"{position.offset:020d}-{position.epoch:010d}{suffix}"
 
 
-def find(disk: Disk, directory: str) -> list[Position]:
-    """The snapshots in a directory, the newest first."""
+def find(disk: Disk, directory: str, suffix: str = SUFFIX) -> list[Position]:
+    """The snapshots in a directory, the newest first; with FETCHED, those that were only that."""
     names = (_NAME.fullmatch(name) for name in disk.list(directory))
-    found = [Position(int(match[2]), int(match[1])) for match in names if match]
+    found = [Position(int(it[2]), int(it[1])) for it in names if it and it[3] == suffix]
     return sorted(found, key=lambda position: position.offset, reverse=True)
+
+
+def remove_fetched(disk: Disk, directory: str) -> None:
+    """Clears away what the log went on without."""
+    for position in find(disk, directory, FETCHED):
+        disk.unlink(f"{directory}/{file_name(position, FETCHED)}")
+
+
+def rename(disk: Disk, directory: str, position: Position, old: str, new: str) -> None:
+    """Gives a snapshot another suffix; `sync_dir` is for the caller."""
+    before, after = (f"{directory}/{file_name(position, suffix)}" for suffix in (old, new))
+    disk.rename(before, after)
 
 
 def remove_parts(disk: Disk, directory: str) -> None:
@@ -120,11 +138,15 @@ def encoded(
 
 
 async def write(
-    disk: Disk, directory: str, position: Position, batches: AsyncIterator[Buffer]
+    disk: Disk,
+    directory: str,
+    position: Position,
+    batches: AsyncIterator[Buffer],
+    suffix: str = SUFFIX,
 ) -> int:
     """Writes a snapshot and returns its size; nothing bears its name before it is safe."""
-    path = f"{directory}/{file_name(position)}"
-    part = path.removesuffix(SUFFIX) + PART
+    path = f"{directory}/{file_name(position, suffix)}"
+    part = f"{directory}/{file_name(position, PART)}"
     file = disk.open(part, create=True)
     try:
         file.truncate(0)
@@ -144,13 +166,17 @@ async def write(
 
 
 async def read(
-    disk: Disk, directory: str, position: Position, pace: Callable[[], Awaitable[None]]
+    disk: Disk,
+    directory: str,
+    position: Position,
+    pace: Callable[[], Awaitable[None]],
+    suffix: str = SUFFIX,
 ) -> Snapshot:
     """Reads a snapshot; others have their turn after every few hundred records, as `pace` says.
 
     ParseError when it is not what was once written.
     """
-    reading = _read(disk, f"{directory}/{file_name(position)}", position)
+    reading = _read(disk, f"{directory}/{file_name(position, suffix)}", position)
     while True:
         try:
             next(reading)
