@@ -611,10 +611,16 @@ class MetadataQuorum:
         disk, position = self._world.disk, wanted.position
         name = snapshots.file_name(position, FETCHED)
         try:
-            if position not in snapshots.find(disk, self.directory, FETCHED):
-                snapshots.remove_fetched(disk, self.directory)
-                await self._download(position, wanted.epoch)
-            snapshot = await self._read_snapshot(position)
+            with as_no_room("a snapshot of the metadata cannot be kept"):
+                if position not in snapshots.find(disk, self.directory, FETCHED):
+                    snapshots.remove_fetched(disk, self.directory)
+                    await self._download(position, wanted.epoch)
+                snapshot = await self._read_snapshot(position)
+            while self._writing and self._writer is not None and self._running:
+                await asyncio.wait([self._writer])
+            if not self._may_begin_with(position):
+                return False
+            await self._begin_with(snapshot)
         except (ClientError, WireError, NoRoom) as error:
             self._note(EventKind.SNAPSHOT_NOT_FETCHED, name, str(error))
             return False
@@ -622,11 +628,6 @@ class MetadataQuorum:
             self._note(EventKind.SNAPSHOT_NOT_FETCHED, name, str(error))
             disk.unlink(f"{self.directory}/{name}")
             return False
-        while self._writing and self._writer is not None and self._running:
-            await asyncio.wait([self._writer])
-        if not self._may_begin_with(position):
-            return False
-        await self._begin_with(snapshot)
         return True
 
     def _may_begin_with(self, position: Position) -> bool:
@@ -662,11 +663,18 @@ class MetadataQuorum:
                         self._set_alarm()
 
     async def _begin_with(self, snapshot: Snapshot) -> None:
-        """Has a snapshot of the leader stand for the log up to its end."""
+        """Has a snapshot of the leader stand for the log up to its end. NoRoom: nothing has
+        changed."""
         now, position = self._world.clock.now(), snapshot.position
+        try:
+            self._append(lambda: self.log.truncation.begin_anew(position.offset, now), 0)
+        except KafkaError as error:
+            if isinstance(error, NoRoom) and self.log.failure is None:
+                raise
+            self._fail(error)
+            return
         self._wanted = None
         self._writing = True
-        self.log.truncation.truncate_fully(position.offset, now)
         self.raft.snapshot_loaded(position, now)
         self.history.reset(position.offset - 1, snapshot.quorum)
         self._set_voters()
