@@ -92,9 +92,15 @@ _CHANGED: Final[dict[type[Message], tuple[str, tuple[str, ...]]]] = {
 """What a record of each type changes, and the fields that say which one."""
 
 
-def twice(records: Collection[Message]) -> tuple[Any, ...] | None:
-    """The first thing that two of these records change; None where each changes another."""
-    changed: set[tuple[Any, ...]] = set()
+def twice(
+    records: Collection[Message], changed: set[tuple[Any, ...]] | None = None
+) -> tuple[Any, ...] | None:
+    """The first thing that two of these records change; None where each changes another.
+
+    `changed` has what the records before them change, and gets what these do.
+    """
+    if changed is None:
+        changed = set()
     for record in records:
         kind = _CHANGED.get(type(record))
         if kind is not None:

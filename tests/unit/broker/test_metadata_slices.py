@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from scriba.broker.metadata import active as active_module
 from scriba.broker.metadata.follower import SLICE, TOLD_AT_ONCE
 from scriba.broker.metadata.quorum import batches, snapshots
 from scriba.broker.metadata.quorum.batches import BatchBuilder, read_batches
@@ -16,7 +17,7 @@ from scriba.broker.node import Node
 from scriba.controller.image import ClusterImage, Delta
 from scriba.controller.levels import NEWEST, encode
 from scriba.controller.machine import Controller
-from scriba.controller.plans import BARRIER, Step
+from scriba.controller.plans import BARRIER, Step, twice
 from scriba.errors import ErrorCode
 from scriba.instant import Instant
 from scriba.records.header import read_header
@@ -31,6 +32,7 @@ from scriba.wire.messages.stored import (
     TopicRecord,
     decode_metadata_record,
 )
+from scriba.wire.schema import Message
 from tests.unit.broker.quorum_rig import DIRECTORY, Rig, simulate
 
 InANode = Callable[..., None]
@@ -164,6 +166,39 @@ def test_atomic_plan_is_a_batch_from_barrier_to_barrier() -> None:
             assert active.machine.image == rig.node.image
             found = await read_batches(log, before, QuorumFacts(0, None))
             assert [len(batch.records) for batch in found] == [1, MANY, SLICE, 2]
+            await rig.stop()
+
+        await live(body)
+
+    simulate(story)
+
+
+def test_atomic_plan_is_checked_a_slice_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(host: SimHost, live: Any) -> None:
+        async def body(world: ProcessWorld) -> None:
+            rig = await Rig(world).start()
+            assert await rig.create("wide", MANY) is ErrorCode.NONE
+            active = rig.node.active
+            assert active is not None
+            topic_id = rig.node.image.topics_by_name["wide"].id
+            checked: list[int] = []
+
+            def count(records: list[Message], *changed: Any) -> tuple[Any, ...] | None:
+                checked.append(len(records))
+                return twice(records, *changed)
+
+            def plan(*indexes: int) -> Iterator[Step]:
+                for index in indexes:
+                    yield PartitionChangeRecord(topic_id=topic_id, partition_id=index, isr=[])
+
+            monkeypatch.setattr(active_module, "twice", count)
+            await active._carry_out(plan(*range(MANY)), atomic=True)
+            assert sum(checked) == MANY
+            assert max(checked) <= SLICE
+            before = rig.node.quorum.log.end_offset
+            with pytest.raises(AssertionError, match="two records of one slice"):
+                await active._carry_out(plan(*range(MANY - 1), 0), atomic=True)
+            assert rig.node.quorum.log.end_offset == before, "a batch is one slice"
             await rig.stop()
 
         await live(body)

@@ -162,8 +162,10 @@ class ActiveController:
         """One batch of all records up to the next barrier: encoded and replayed in slices."""
         builder, level = BatchBuilder(), self.machine.level
         everything: list[Message] = []
+        changed: set[tuple[Any, ...]] = set()
         cut = Cut.FULL
         while True:
+            _check_changes(records, changed)
             for record in records:
                 builder.add(levels.encode(record, level))
             everything += records
@@ -181,6 +183,7 @@ class ActiveController:
     def _append(self, records: Sequence[Message]) -> None:
         if not records:
             return
+        _check_changes(records, set())
         builder, level = BatchBuilder(), self.machine.level
         for record in records:
             builder.add(levels.encode(record, level))
@@ -188,7 +191,6 @@ class ActiveController:
         self.machine.replay(records, batch.base_offset, batch.epoch)
 
     def _write(self, builder: BatchBuilder, records: Sequence[Message]) -> Batch:
-        assert (both := twice(records)) is None, f"{both}: changed by two records of one slice"
         most = self._settings.internal_metadata_max_batch_size_in_bytes
         if builder.size + HEADER_SIZE > most:
             raise KafkaError(
@@ -223,3 +225,9 @@ class ActiveController:
         if idle and now.mono_ms - self._last_append >= idle:
             self._last_append = self._clock.mono_ms()
             self._append([idle_record()])
+
+
+def _check_changes(records: Sequence[Message], changed: set[tuple[Any, ...]]) -> None:
+    """`changed` has what the records before these change that nobody has replayed yet."""
+    both = twice(records, changed)
+    assert both is None, f"{both}: changed by two records of one slice"
