@@ -111,6 +111,31 @@ def test_an_order_is_kept_for_a_partition_that_begins_to_move_while_others_are_p
     play(script)
 
 
+def test_an_order_is_kept_for_a_partition_that_has_moved_before_the_image_shows_it() -> None:
+    async def script(brokers: Brokers) -> None:
+        await brokers.create("t", (2, 3))
+        node = brokers.nodes[3]
+        place = (node.image.topics_by_name["t"].id, 0)
+
+        def shown() -> PartitionImage:
+            return node.image.topics_by_name["t"].partitions[0]
+
+        old = shown()
+        await brokers.reassign("t", (2, 3, 1))
+        await brokers.until(lambda: brokers.image("t").isr == (2, 3, 1))
+        await brokers.until(lambda: shown() == brokers.image("t"))
+        moved = shown()
+        node.image.topics_by_name["t"].partitions[0] = old
+        orders = await put_back(node, {place: (3, 2)})
+        node.image.topics_by_name["t"].partitions[0] = moved
+        assert orders == {place: (3, 2)}
+        assert await put_back(node, orders) == {}
+        await brokers.until(lambda: shown().replicas == (3, 2, 1))
+        assert await put_back(node, {place: (3, 4)}) == {}, "it fits no longer"
+
+    play(script)
+
+
 def test_what_somebody_has_put_in_order_is_left_alone() -> None:
     assert reordered((2, 3, 1), (3, 1), 3) == (2, 3, 1)
     assert reordered((1, 3, 2), (2, 3, 1), 2) == (2, 3, 1)

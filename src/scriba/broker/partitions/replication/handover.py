@@ -41,6 +41,8 @@ AT_ONCE: Final = 500
 PREFERRED: Final = 0
 LEADERLESS_MS: Final = 1_000
 """How long a controller is awaited: whoever hands over tries again later."""
+NOT_YET: Final = (ErrorCode.REASSIGNMENT_IN_PROGRESS, ErrorCode.INVALID_REPLICA_ASSIGNMENT)
+"""What the controller answers where the partition moves, and where it has other replicas."""
 
 Place = tuple[bytes, int]
 """Topic id and index of a partition."""
@@ -143,7 +145,8 @@ def _is_cordoned(image: PartitionImage, broker: int, brokers: Mapping[int, Broke
 async def put_back(node: HandoverHost, orders: Orders) -> Orders:
     """Gives partitions the orders of replicas that they had, unless somebody has moved them.
 
-    What is left for later: partitions that are moving now.
+    What is left for later: partitions that are moving now, or of whose move only the controller
+    knows. Whether an order still fits shows when this node knows it as well.
     """
     wanted: Orders = {}
     later: Orders = {}
@@ -172,7 +175,8 @@ def reordered(replicas: tuple[int, ...], known: tuple[int, ...], broker: int) ->
 
 
 async def _order(node: HandoverHost, wanted: Orders) -> set[Place]:
-    """Asks for these orders; returns those that were not given, since the partition moves."""
+    """Asks for these orders; returns those that were not given, since the partition moves or has
+    moved."""
     places = {(node.topic_name(place[0]), place[1]): place for place in wanted}
     for topics in _requests(node, wanted):
         answer = await node.controller.call(
@@ -196,7 +200,7 @@ async def _order(node: HandoverHost, wanted: Orders) -> set[Place]:
             raise KafkaError(ErrorCode(answer.error_code), answer.error_message or "")
         for named in answer.responses:
             for told in named.partitions:
-                if told.error_code != ErrorCode.REASSIGNMENT_IN_PROGRESS:
+                if told.error_code not in NOT_YET:
                     places.pop((named.name, told.partition_index), None)
     return set(places.values())
 
