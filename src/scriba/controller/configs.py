@@ -7,6 +7,7 @@ checked against what a running node can take; those for all brokers have the emp
 import enum
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any, Final
 
 from scriba.config import ConfigError, Kind, Settings
@@ -59,7 +60,7 @@ def incremental_alter_configs(
 def alter_configs(state: State, request: AlterConfigsRequest, version: int, now: Instant) -> Result:
     """The older request replaces everything: what it does not name goes back to its default."""
 
-    def replace_all(resource: Any) -> list[Message]:
+    def replace_all(resource: Any) -> Iterable[Message]:
         wanted = {config.name: config.value for config in resource.configs}
         key = (resource.resource_type, resource.resource_name)
         dropped = dict.fromkeys(name for name in state.image.config(*key) if name not in wanted)
@@ -85,7 +86,7 @@ def _result(plan: Iterator[Step], response: Message, validate_only: bool) -> Res
 
 def _each_resource(
     resources: Sequence[Any],
-    alter: Callable[[Any], list[Message]],
+    alter: Callable[[Any], Iterable[Message]],
     answer: Callable[..., None],
 ) -> Iterator[Step]:
     """One resource's error does not touch the others.
@@ -150,7 +151,7 @@ def _incremental(
     resource_type: int,
     name: str,
     configs: Iterable[IncrementalAlterConfigsRequestAlterableConfig],
-) -> list[Message]:
+) -> Iterable[Message]:
     current = state.image.config(resource_type, name)
     wanted: dict[str, str | None] = {}
     for config in configs:
@@ -211,8 +212,11 @@ def _table(resource_type: int) -> type[Settings]:
 
 def _changes(
     state: State, resource_type: int, name: str, wanted: Mapping[str, str | None]
-) -> list[Message]:
-    """The records that bring the resource to `wanted` (None: back to the default), checked."""
+) -> Iterable[Message]:
+    """The records that bring the resource to `wanted` (None: back to the default), checked.
+
+    Of partitions there may be many: those are made as they are pulled.
+    """
     current = state.image.config(resource_type, name)
     after = {key: value for key, value in current.items() if key not in wanted}
     after |= {key: value for key, value in wanted.items() if value is not None}
@@ -241,13 +245,13 @@ def _changes(
         records += observe(state, state.image.topics_by_name[name], after)
     elif MIN_ISR in wanted and resource_type == TOPIC:
         min_isr = TopicSettings.resolve(after, state.settings).min_insync_replicas
-        records += reckon_eligible(state, name, min_isr)
+        return chain(records, reckon_eligible(state, name, min_isr))
     elif MIN_ISR in wanted and resource_type == BROKER and not name:
         own = after.get(MIN_ISR)
         min_isr = (
             NodeSettings.table[MIN_ISR].parse(own) if own else state.settings.min_insync_replicas
         )
-        records += reckon_eligible(state, None, min_isr)
+        return chain(records, reckon_eligible(state, None, min_isr))
     return records
 
 

@@ -12,6 +12,7 @@ from scriba.controller.image import (
     TOPIC,
     PartitionImage,
 )
+from scriba.controller.partitions import elections
 from scriba.errors import ErrorCode
 from scriba.wire.messages.brokers import UnregisterBrokerRequest
 from scriba.wire.messages.configs import (
@@ -19,6 +20,7 @@ from scriba.wire.messages.configs import (
     IncrementalAlterConfigsRequestAlterableConfig,
     IncrementalAlterConfigsRequestAlterConfigsResource,
 )
+from scriba.wire.messages.stored import ConfigRecord
 from tests.unit.controller.rig import (
     DELETE,
     SET,
@@ -367,6 +369,50 @@ def test_lower_min_isr_of_the_cluster_leaves_topics_with_their_own_alone(led: An
     assert led.partition("t").eligible_leader_replicas == (2,)
     change(led, TOPIC, "t", ("min.insync.replicas", DELETE, None))
     assert led.partition("t").eligible_leader_replicas == ()
+
+
+@pytest.mark.parametrize(("kind", "name", "looked_up"), [(TOPIC, "t", ["t"]), (BROKER, "", ["u"])])
+def test_change_of_min_isr_looks_once_at_the_rules_of_the_topics_that_it_concerns(
+    led: Any, monkeypatch: pytest.MonkeyPatch, kind: int, name: str, looked_up: list[str]
+) -> None:
+    change(led, BROKER, "", ("min.insync.replicas", SET, "2"))
+    led.create("u", -1, -1, assignments={at: [1, 2, 3] for at in range(5)})
+    fence(led, 3, 2)
+    asked: list[str] = []
+
+    def count(state: Any, topic: str, *own: Any) -> elections.Rules:
+        asked.append(topic)
+        return rules(state, topic, *own)
+
+    rules = elections.rules
+    monkeypatch.setattr(elections, "rules", count)
+    change(led, kind, name, ("min.insync.replicas", SET, "1"))
+    assert asked == looked_up
+
+
+@pytest.mark.parametrize(("kind", "name"), [(TOPIC, "t"), (BROKER, "")])
+def test_what_a_change_of_min_isr_does_to_partitions_is_reckoned_as_it_is_pulled(
+    led: Any, kind: int, name: str
+) -> None:
+    change(led, BROKER, "", ("min.insync.replicas", SET, "2"))
+    fence(led, 3, 2)
+    resource = IncrementalAlterConfigsRequestAlterConfigsResource(
+        resource_type=kind,
+        resource_name=name,
+        configs=[
+            IncrementalAlterConfigsRequestAlterableConfig(
+                name="min.insync.replicas", config_operation=SET, value="1"
+            )
+        ],
+    )
+    request = IncrementalAlterConfigsRequest(resources=[resource])
+    index = led.controller.state.partitions
+    index.visited = 0
+    plan = iter(led.controller.handle(request, request.VERSIONS.high, led.now).records)
+    assert isinstance(next(plan), ConfigRecord)
+    assert not index.visited
+    assert len(list(plan)) == (kind == TOPIC)
+    assert index.visited
 
 
 def test_topic_that_gets_a_min_isr_of_its_own_is_not_judged_by_that_of_the_cluster(

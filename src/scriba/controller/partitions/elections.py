@@ -370,13 +370,17 @@ def reckon_eligible(state: State, topic: str | None, min_isr: int) -> Iterator[M
     """
     if not state.image.features.get(ELIGIBLE_VERSION):
         return
+    known: dict[str, Rules | None] = {}
     for each, index, partition in state.partitions.with_eligible(state.image):
-        of_topic = rules(state, each.name)._replace(min_isr=min_isr)
-        if each.name == topic or (
-            topic is None and MIN_ISR not in state.image.config(TOPIC, each.name)
-        ):
-            accept = acceptor(state, partition)
-            record = change(each.id, index, partition, accept, of_topic)
+        name = each.name
+        if topic is not None and name != topic:
+            continue
+        if name not in known:
+            own = topic is None and MIN_ISR in state.image.config(TOPIC, name)
+            known[name] = None if own else rules(state, name)._replace(min_isr=min_isr)
+        of_topic = known[name]
+        if of_topic is not None:
+            record = change(each.id, index, partition, acceptor(state, partition), of_topic)
             if record is not None:
                 yield record
 
