@@ -144,6 +144,7 @@ class Durability:
 
     async def sync_snapshots(self) -> None:
         """Without waiting for room: NoRoom where one of them cannot be looked at now."""
+        await self._write_snapshot()
         try:
             await self._snapshots.sync(partial(self._with_room, patient=False))
         except _Full as full:
@@ -161,6 +162,7 @@ class Durability:
     async def _sync(self) -> None:
         if self._failed is not None:
             raise anew(self._failed)
+        await self._write_snapshot()
         active, generation = self._segments.active, self._generation
         wanted, self._wanted = self._wanted > active.base_offset, _NOBODY
         end = self._end() if wanted else active.base_offset
@@ -188,6 +190,16 @@ class Durability:
             raise
         if generation == self._generation:
             self.flushed_offset = max(self.flushed_offset, end)
+
+    async def _write_snapshot(self) -> None:
+        """That of many producers. A full device costs the next start more reading; the next sync
+        tries again."""
+        try:
+            await self._snapshots.write_captured()
+        except OSError as error:
+            refused = self._refused("cannot take a snapshot of its producers", error)
+            if error.errno not in FULL:
+                raise refused from error
 
     async def _sync_segment(self, segment: Segment, complete: bool) -> None:
         """One that has left the log meanwhile, by its age or by compaction, needs none."""

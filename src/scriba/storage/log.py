@@ -15,7 +15,7 @@ is never split: not by a roll, not by a truncation, and a read begins at one.
 """
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from errno import ENOENT
 from functools import partial
@@ -603,7 +603,8 @@ class Log:
         except (Damaged, OSError) as error:
             raise self.unreadable(error) from error
 
-    def active_producers(self) -> list[ActiveProducer]:
+    def active_producers(self) -> Iterator[ActiveProducer]:
+        """In short steps, between which the log may change."""
         return self.producers.active()
 
     # ---- flushing ----
@@ -693,6 +694,8 @@ class Log:
                 self._durability.closing = True
                 self._writer.trim()
                 self._segments.active.seal()
+                if self._snapshots.pending:
+                    await self.sync()  # which writes it: there is one at a time
                 self._writer.take_snapshot(self.end_offset)
                 await self.sync()
         except OSError as error:

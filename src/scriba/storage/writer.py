@@ -73,11 +73,13 @@ class Writer:
     def take_snapshot(self, offset: int) -> None:
         """Writes down what is known of producers at `offset`.
 
-        A full device costs the next start more reading; the next flush tries again.
+        A full device costs the next start more reading; the next flush tries again, also where
+        an earlier one of many producers is not written yet.
         """
         self._snapshot_at = self._segments.active.size + _SNAPSHOT_EVERY
         try:
-            self._snapshots.take(self._log.producers, offset, self._segments)
+            if not self._snapshots.take(self._log.producers, offset, self._segments):
+                self._snapshot_at = 0
         except OSError as error:
             self._snapshot_at = 0
             if error.errno not in FULL:

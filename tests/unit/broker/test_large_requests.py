@@ -32,6 +32,7 @@ from scriba.errors import ErrorCode
 from scriba.groups.classic.group import ClassicGroup, Member
 from scriba.groups.machine import Groups
 from scriba.outcome import at_once as all_at_once
+from scriba.records.batch import Record, encode_batch, read_header
 from scriba.runtime.loop import pace
 from scriba.runtime.ports import Stream
 from scriba.testing.sim.world.peer import Peer
@@ -411,6 +412,30 @@ def test_a_large_group_that_is_described_again_and_again_is_encoded_in_slices(
         assert slices.count >= repeats * members // pace.BETWEEN_LOOKS
         assert slices.largest <= pace.BETWEEN_LOOKS
         assert rounds > 1
+
+    in_a_node(script)
+
+
+def test_a_partition_of_many_producers_is_described_in_slices(
+    in_a_node: InANode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count = 2_000
+    slices = Slices(monkeypatch)
+
+    async def script(node: Node, world: ProcessWorld) -> None:
+        client, other = await begin(world), await dial(world)
+        log = node.replicas.find("e0", 0).log
+        for n in range(count):
+            batch = encode_batch([Record()], producer_id=n, producer_epoch=0, base_sequence=7)
+            log.producers.update(read_header(batch), n, 0)
+        asked = txn.TopicRequest(name="e0", partition_indexes=[0])
+        request = txn.DescribeProducersRequest(topics=[asked])
+        slices.count = 0
+        answer = client.send(request, 0, txn.DescribeProducersResponse)
+        await other.send(metadata.ApiVersionsRequest(), 0, metadata.ApiVersionsResponse)
+        (told,) = (await answer).topics[0].partitions
+        assert [each.producer_id for each in told.active_producers] == list(range(count))
+        assert slices.count >= count // pace.BETWEEN_LOOKS
 
     in_a_node(script)
 

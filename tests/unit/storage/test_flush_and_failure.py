@@ -307,7 +307,7 @@ async def test_a_full_disk_costs_the_batch_and_nothing_else(shelf: Shelf) -> Non
         shelf.append(log, producer_id=9, producer_epoch=0, base_sequence=0)
     assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR
     assert (shelf.directory / shelf.files(".log")[0]).stat().st_size == size
-    assert (log.end_offset, log.active_producers()) == (2, [])
+    assert (log.end_offset, list(log.active_producers())) == (2, [])
     assert len(await shelf.consume(log)) == 2
     shelf.disk.full = ""
     assert shelf.append(log).base_offset == 2
@@ -455,7 +455,7 @@ async def test_closing_leaves_nothing_to_read_for_the_next_start(shelf: Shelf) -
     log = shelf.open(recovery_point=100, clean=True)
     assert not [name for what, name in shelf.disk.touched if name.endswith((".log", "index"))]
     assert (log.end_offset, log.flushed_offset) == (100, 100)
-    assert log.active_producers()[0].last_sequence == 99
+    assert next(log.active_producers()).last_sequence == 99
     before = shelf.disk.calls["sync"]
     await log.close()
     assert shelf.disk.calls["sync"] == before

@@ -297,7 +297,7 @@ async def test_producers_are_snapshotted_between_rolls_so_that_little_is_read(
     assert 30 < int(shelf.files(".snapshot")[-1][:20]) <= 51
     assert len(shelf.files(".snapshot")) == 1
     log = shelf.open(recovery_point=51)
-    assert log.active_producers()[0].last_sequence == 59
+    assert next(log.active_producers()).last_sequence == 59
 
 
 async def test_every_cut_in_the_unflushed_tail_keeps_the_longest_valid_prefix(shelf: Shelf) -> None:

@@ -262,7 +262,7 @@ async def test_truncation_leaves_a_prefix_of_whole_batches(shelf: Shelf, reopene
         assert await shelf.consume(log) == before[:end]
         assert all(start < max(end, 1) for _, start in log.epochs.entries())
         if end:
-            assert log.active_producers()[0].last_sequence == end - 1
+            assert next(log.active_producers()).last_sequence == end - 1
         sequence = end
         again = shelf.append(log, 2, producer_id=1, producer_epoch=0, base_sequence=sequence)
         assert again.base_offset == end
@@ -334,7 +334,7 @@ async def test_a_log_that_begins_anew_has_no_transaction_of_before(shelf: Shelf)
     log.truncation.truncate_fully(1000, shelf.now)
     shelf.append(log)
     assert log.last_stable_offset(1001) == 1001
-    assert log.active_producers() == []
+    assert list(log.active_producers()) == []
     assert shelf.files(".snapshot") == []
     await log.close()
     log = shelf.open(recovery_point=1001, clean=True)

@@ -318,6 +318,7 @@ class ProducerIdentity(
     MetadataView,
     PartitionAccess,
     ProducerIdAccess,
+    Timekeeping,
     TransactionCoordinators,
     Protocol,
 ):

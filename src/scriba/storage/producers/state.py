@@ -21,7 +21,8 @@ restart here gets all five.
 """
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import Final, NamedTuple
 
 from scriba.errors import ErrorCode, KafkaError, ParseError
@@ -38,9 +39,13 @@ BUMPING_VERSION: Final = 2
 _HEAD: Final = struct.Struct(">hI")
 _COUNT: Final = struct.Struct(">i")
 _ENTRY: Final = struct.Struct(">qhiqiqiq")
+HEAD_SIZE: Final = _HEAD.size + _COUNT.size
+COUNTED_AT_ONCE: Final = 20_000
+"""Producers of a capture whose batches are counted in one step."""
 
 LastBatch = tuple[int, int, int, int]
 """(last sequence, last offset, offset delta, timestamp): a plain tuple, one per append."""
+_NO_BATCH: Final[LastBatch] = (-1, -1, 0, -1)
 
 
 class Repeat(NamedTuple):
@@ -111,12 +116,49 @@ class _Producer:
         if len(self.batches) > REMEMBERED:
             del self.batches[0]
 
+    def copy(self) -> "_Producer":
+        other = _Producer(self.epoch)
+        other.batches = self.batches.copy()
+        other.timestamp = self.timestamp
+        other.seen_ms = self.seen_ms
+        other.coordinator_epoch = self.coordinator_epoch
+        other.txn_start = self.txn_start
+        return other
+
+
+class Capture:
+    """The producers as they are at one point of the log, while they go on changing.
+
+    It costs nothing to take: each producer that changes meanwhile is copied first.
+    """
+
+    __slots__ = ("_of", "by_id")
+
+    def __init__(self, of: "Producers", by_id: dict[int, _Producer]) -> None:
+        self.by_id = by_id
+        self._of: Producers | None = of
+
+    @property
+    def ended(self) -> bool:
+        return self._of is None
+
+    def encode(self, at_once: int) -> Iterator[tuple[int, bytes]]:
+        return _encode(self.by_id, at_once)
+
+    def end(self) -> None:
+        """Nobody needs it any more."""
+        if self._of is not None:
+            self._of.merge(self.by_id)
+            self._of = None
+
 
 class Producers:
-    __slots__ = ("_by_id", "_verifying", "ended", "open")
+    __slots__ = ("_by_id", "_capture", "_verifying", "ended", "open")
 
     def __init__(self) -> None:
         self._by_id: dict[int, _Producer] = {}
+        """While there is a capture, those alone that have changed since."""
+        self._capture: Capture | None = None
         self.open: dict[int, int] = {}
         """First offset of each open transaction, in rising order -> producer id."""
         self.ended: list[tuple[int, int]] = []
@@ -124,13 +166,32 @@ class Producers:
         self._verifying: dict[int, Verification] = {}
 
     def __len__(self) -> int:
-        return len(self._by_id)
+        return len(self._all())
+
+    def _known(self, producer_id: int) -> _Producer | None:
+        """What is known of a producer, to be looked at alone."""
+        known = self._by_id.get(producer_id)
+        if known is None and self._capture is not None:
+            known = self._capture.by_id.get(producer_id)
+        return known
+
+    def _own(self, producer_id: int) -> _Producer | None:
+        """What is known of a producer, to be changed."""
+        known = self._by_id.get(producer_id)
+        if known is None and self._capture is not None:
+            captured = self._capture.by_id.get(producer_id)
+            if captured is not None:
+                known = self._by_id[producer_id] = captured.copy()
+        return known
+
+    def _all(self) -> dict[int, _Producer]:
+        return self._by_id if self._capture is None else self._capture.by_id | self._by_id
 
     # ---- appending: check, write the batch, then update ----
 
     def check(self, header: BatchHeader) -> Repeat | None:
         """Refuses a client's batch that may not follow; returns what it repeats, if anything."""
-        known = self._by_id.get(header.producer_id)
+        known = self._by_id.get(header.producer_id) or self._known(header.producer_id)
         if known is None:
             return None
         sequence = header.base_sequence
@@ -157,7 +218,7 @@ class Producers:
         Offsets that a transaction commits carry no sequence of their own (Kafka writes zero in all
         of them), so nothing else can be held against them.
         """
-        known = self._by_id.get(header.producer_id)
+        known = self._known(header.producer_id)
         if known is not None and header.producer_epoch < known.epoch:
             raise _fenced(header.producer_id, header.producer_epoch, known.epoch)
 
@@ -172,7 +233,7 @@ class Producers:
         """Takes note of a data batch that is in the log."""
         producer_id = header.producer_id
         epoch = header.producer_epoch
-        known = self._by_id.get(producer_id)
+        known = self._by_id.get(producer_id) or self._own(producer_id)
         if known is None:
             known = self._by_id[producer_id] = _Producer(epoch)
         elif known.epoch != epoch:
@@ -192,7 +253,7 @@ class Producers:
 
     def in_txn(self, producer_id: int, epoch: int) -> bool:
         """Whether a transaction of this producer and epoch is open here."""
-        known = self._by_id.get(producer_id)
+        known = self._known(producer_id)
         return known is not None and known.txn_start >= 0 and known.epoch == epoch
 
     def begin_verification(
@@ -202,7 +263,7 @@ class Producers:
 
         Refuses a fenced producer at once.
         """
-        known = self._by_id.get(producer_id)
+        known = self._known(producer_id)
         if known is not None:
             if epoch < known.epoch:
                 raise _fenced(producer_id, epoch, known.epoch)
@@ -221,7 +282,7 @@ class Producers:
         pending = self.admit_offsets(header.producer_id, header.producer_epoch, verification)
         if pending is None:
             return
-        known = self._by_id.get(header.producer_id)
+        known = self._known(header.producer_id)
         if header.base_sequence > pending.lowest_sequence or (
             pending.bumps and header.base_sequence and (known is None or not known.batches)
         ):
@@ -233,7 +294,7 @@ class Producers:
         """The same for offsets, which have no sequence; None where the transaction is open."""
         if self.in_txn(producer_id, epoch):
             return None
-        known = self._by_id.get(producer_id)
+        known = self._known(producer_id)
         if known is not None and epoch < known.epoch:
             raise _fenced(producer_id, epoch, known.epoch)
         pending = self._verifying.get(producer_id)
@@ -246,7 +307,7 @@ class Producers:
 
     def check_marker_epoch(self, producer_id: int, epoch: int, transaction_version: int) -> None:
         """Under version 2 a marker is of the transaction before its epoch, or it is a repeat."""
-        known = self._by_id.get(producer_id)
+        known = self._known(producer_id)
         if (
             known is not None
             and transaction_version >= BUMPING_VERSION
@@ -261,7 +322,7 @@ class Producers:
 
     def check_marker(self, header: BatchHeader, marker: EndTxnMarker) -> None:
         """Refuses the marker of a coordinator that has been replaced, or of a fenced epoch."""
-        known = self._by_id.get(header.producer_id)
+        known = self._known(header.producer_id)
         if known is None:
             return
         if header.producer_epoch < known.epoch:
@@ -273,7 +334,7 @@ class Producers:
         self, header: BatchHeader, marker: EndTxnMarker, offset: int, now_ms: int
     ) -> AbortedTxn | None:
         """Takes note of a marker that is in the log; returns the transaction if it aborts one."""
-        known = self._by_id.get(header.producer_id)
+        known = self._own(header.producer_id)
         if known is None:
             known = self._by_id[header.producer_id] = _Producer(header.producer_epoch)
         elif known.epoch != header.producer_epoch:
@@ -321,28 +382,34 @@ class Producers:
                 stable = first
         return min(stable, high_watermark)
 
-    def active(self) -> list[ActiveProducer]:
-        return [
-            ActiveProducer(
-                producer_id,
-                known.epoch,
-                known.batches[-1][0] if known.batches else -1,
-                known.timestamp,
-                known.coordinator_epoch,
-                known.txn_start,
-            )
-            for producer_id, known in self._by_id.items()
-        ]
+    def active(self) -> Iterator[ActiveProducer]:
+        """Each as it is when it is come to; whoever comes meanwhile may be missing."""
+        for producer_id in list(self._all()):
+            known = self._known(producer_id)
+            if known is not None:
+                yield ActiveProducer(
+                    producer_id,
+                    known.epoch,
+                    known.batches[-1][0] if known.batches else -1,
+                    known.timestamp,
+                    known.coordinator_epoch,
+                    known.txn_start,
+                )
 
     def last_written(self) -> dict[int, tuple[int, int]]:
         """By producer: the offset of its last record, -1 if a marker came after, and its epoch."""
         return {
             producer_id: (known.batches[-1][1] if known.batches else -1, known.epoch)
-            for producer_id, known in self._by_id.items()
+            for producer_id, known in self._all().items()
         }
 
     def expire(self, now_ms: int, expiration_ms: int) -> int:
-        """Forgets producers not heard of for so long, unless a transaction of theirs is open."""
+        """Forgets producers not heard of for so long, unless a transaction of theirs is open.
+
+        While there is a capture, nobody is forgotten.
+        """
+        if self._capture is not None:
+            return 0
         gone = [
             producer_id
             for producer_id, known in self._by_id.items()
@@ -358,30 +425,22 @@ class Producers:
     # ---- snapshots ----
 
     def encode(self) -> bytes:
-        entries = bytearray()
-        count = 0
-        for producer_id, epoch, known, batch in self._lines():
-            last_sequence, last_offset, delta, timestamp = batch
-            entries += _ENTRY.pack(
-                producer_id,
-                epoch,
-                last_sequence,
-                last_offset,
-                delta,
-                timestamp,
-                known.coordinator_epoch,
-                known.txn_start,
-            )
-            count += 1
-        body = _COUNT.pack(count) + entries
-        return _HEAD.pack(SNAPSHOT_VERSION, crc32c(body)) + body
+        data = bytearray(HEAD_SIZE)
+        for position, piece in _encode(self._all(), len(self) or 1):
+            data[position : position + len(piece)] = piece
+        return bytes(data)
 
-    def _lines(self) -> Iterator[tuple[int, int, _Producer, LastBatch]]:
-        for producer_id, known in self._by_id.items():
-            for batch in known.batches[:-1]:
-                yield producer_id, known.epoch, known, batch
-            sequence, offset, delta, _ = known.batches[-1] if known.batches else (-1, -1, 0, -1)
-            yield producer_id, known.epoch, known, (sequence, offset, delta, known.timestamp)
+    def capture(self) -> Capture:
+        """There is one at a time: an earlier one ends."""
+        if self._capture is not None:
+            self._capture.end()
+        self._capture, self._by_id = Capture(self, self._by_id), {}
+        return self._capture
+
+    def merge(self, captured: dict[int, _Producer]) -> None:
+        """The capture has ended."""
+        captured.update(self._by_id)
+        self._by_id, self._capture = captured, None
 
     @classmethod
     def decode(cls, data: bytes, now_ms: int, expiration_ms: int) -> "Producers":
@@ -428,6 +487,37 @@ class Producers:
         known.txn_start = txn_start
         if last_offset >= 0:
             known.remember((last_sequence, last_offset, delta, timestamp))
+
+
+def _encode(by_id: dict[int, _Producer], at_once: int) -> Iterator[tuple[int, bytes]]:
+    """What a snapshot has at which position, so many producers at a time; the head, with the
+    checksum of the rest, comes last."""
+    count = 0
+    counted = iter(by_id.values())
+    while some := list(islice(counted, COUNTED_AT_ONCE)):
+        count += sum(len(known.batches) or 1 for known in some)
+        yield 0, b""
+    start = _COUNT.pack(count)
+    position = HEAD_SIZE
+    crc = crc32c(start)
+    encoded = iter(by_id.items())
+    while lines := _encode_lines(islice(encoded, at_once)):
+        yield position, lines
+        position += len(lines)
+        crc = crc32c(lines, crc)
+    yield 0, _HEAD.pack(SNAPSHOT_VERSION, crc) + start
+
+
+def _encode_lines(producers: Iterable[tuple[int, _Producer]]) -> bytes:
+    """One line for each batch that is remembered, the last one last."""
+    lines = bytearray()
+    for producer_id, known in producers:
+        *earlier, (sequence, offset, delta, _) = known.batches or (_NO_BATCH,)
+        for batch in *earlier, (sequence, offset, delta, known.timestamp):
+            lines += _ENTRY.pack(
+                producer_id, known.epoch, *batch, known.coordinator_epoch, known.txn_start
+            )
+    return bytes(lines)
 
 
 def _fenced(producer_id: int, epoch: int, current: int) -> KafkaError:

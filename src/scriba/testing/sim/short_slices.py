@@ -51,6 +51,8 @@ SHORTEST: Final = {
     "groups.offsets.commit": {"AT_ONCE": 1},
     "groups.offsets.fetch": {"AT_ONCE": 1},
     "groups.store": {"OFFSETS_AT_ONCE": 1},
+    "storage.producers.snapshots": {"AT_ONCE": 0, "SLICE": 1},
+    "storage.producers.state": {"COUNTED_AT_ONCE": 1},
     "txn.machine": {"ABORTED_AT_ONCE": 1, "LOOKED_AT_AT_ONCE": 1},
 }
 """By module, what it divides its work by."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from typing import TYPE_CHECKING, Final
 
 from scriba.broker.access import CLUSTER_NAME, Operation, Resource
@@ -9,6 +10,7 @@ from scriba.broker.handlers.groups.txn import fenced_as
 from scriba.broker.request import Context, Deferred
 from scriba.controller.topics import is_legal_name
 from scriba.errors import ErrorCode, KafkaError
+from scriba.runtime.loop.pace import Pace, in_slices
 from scriba.txn.messages import InitProducerIdWith, ProducerIdNeeded
 from scriba.wire.messages.txn import (
     DescribeProducersRequest,
@@ -22,6 +24,7 @@ from scriba.wire.messages.txn import (
 
 if TYPE_CHECKING:
     from scriba.broker.handlers.ports import ProducerIdentity
+    from scriba.storage.log import Log
 
 NO_PRODUCER: Final = -1
 FIRST_WITH_FENCED: Final = 4
@@ -92,8 +95,15 @@ def refuse_init_producer_id(
 
 def describe_producers(
     node: ProducerIdentity, ctx: Context, request: DescribeProducersRequest
+) -> Deferred[DescribeProducersResponse]:
+    return Deferred(_describe_producers(node, ctx, request))
+
+
+async def _describe_producers(
+    node: ProducerIdentity, ctx: Context, request: DescribeProducersRequest
 ) -> DescribeProducersResponse:
     response = DescribeProducersResponse()
+    pace = Pace(node.world.clock)
     for topic in request.topics:
         answers = TopicResponse(name=topic.name)
         response.topics.append(answers)
@@ -108,20 +118,28 @@ def describe_producers(
             try:
                 partition = node.replicas.find(topic.name, index)
                 partition.check_leader(-1)
-                answer.active_producers = [
-                    ProducerState(
-                        producer_id=active.producer_id,
-                        producer_epoch=active.epoch,
-                        last_sequence=active.last_sequence,
-                        last_timestamp=active.last_timestamp,
-                        coordinator_epoch=active.coordinator_epoch,
-                        current_txn_start_offset=active.txn_start_offset,
-                    )
-                    for active in partition.log.active_producers()
-                ]
             except KafkaError as error:
                 answer.error_code = error.code
+            else:
+                answer.active_producers = await in_slices(_list_producers(partition.log), pace)
     return response
+
+
+def _list_producers(log: Log) -> Generator[None, None, list[ProducerState]]:
+    found: list[ProducerState] = []
+    for active in log.active_producers():
+        found.append(
+            ProducerState(
+                producer_id=active.producer_id,
+                producer_epoch=active.epoch,
+                last_sequence=active.last_sequence,
+                last_timestamp=active.last_timestamp,
+                coordinator_epoch=active.coordinator_epoch,
+                current_txn_start_offset=active.txn_start_offset,
+            )
+        )
+        yield
+    return found
 
 
 def _refuse_topic(node: ProducerIdentity, ctx: Context, name: str) -> ErrorCode | None:
