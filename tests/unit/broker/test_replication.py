@@ -1000,23 +1000,16 @@ def test_deleted_records_are_gone_from_every_live_replica_before_it_is_told() ->
         for value in range(5):
             await brokers.produce(2, "t", b"%d" % value)
         peer = await brokers.dial(2)
-
-        def delete(offset: int, timeout_ms: int) -> DeleteRecordsRequest:
-            wanted = DeleteRecordsPartition(partition_index=0, offset=offset)
-            return DeleteRecordsRequest(
-                topics=[DeleteRecordsTopic(name="t", partitions=[wanted])], timeout_ms=timeout_ms
-            )
-
-        answer = await peer.call(delete(3, 10_000), 2, DeleteRecordsResponse)
+        answer = await peer.call(deletion(3, 10_000), 2, DeleteRecordsResponse)
         (told,) = answer.topics[0].partitions
         assert (told.error_code, told.low_watermark) == (0, 3)
         assert [brokers.partition(at, "t").log.start_offset for at in (1, 2, 3)] == [3, 3, 3]
         # One that does not answer is waited for as long as the request allows ...
         brokers.sim.network.cut("b3", "b2")
-        answer = await peer.call(delete(4, 500), 2, DeleteRecordsResponse)
+        answer = await peer.call(deletion(4, 500), 2, DeleteRecordsResponse)
         assert answer.topics[0].partitions[0].error_code == ErrorCode.REQUEST_TIMED_OUT
         # ... and one that is dead is not.
-        waiting = peer.send(delete(5, 60_000), 2, DeleteRecordsResponse)
+        waiting = peer.send(deletion(5, 60_000), 2, DeleteRecordsResponse)
         await asyncio.sleep(1)
         assert not waiting.done()
         brokers.kill(3)
@@ -1043,6 +1036,52 @@ def test_deleted_records_of_several_partitions_do_not_wait_for_a_broker_that_die
         answer = await asyncio.wait_for(waiting, 120)
         told = [(each.error_code, each.low_watermark) for each in answer.topics[0].partitions]
         assert told == [(0, 1)] * 3
+
+    play(script)
+
+
+def deletion(offset: int, timeout_ms: int) -> DeleteRecordsRequest:
+    wanted = DeleteRecordsPartition(partition_index=0, offset=offset)
+    topic = DeleteRecordsTopic(name="t", partitions=[wanted])
+    return DeleteRecordsRequest(topics=[topic], timeout_ms=timeout_ms)
+
+
+def test_who_was_deposed_does_not_tell_that_records_are_gone_from_every_replica() -> None:
+    """Its successor may have them, and begin where it always did."""
+
+    async def script(brokers: Brokers) -> None:
+        await brokers.create("t", (2, 3))
+        await brokers.produce(2, "t", b"x")
+        brokers.sim.network.cut("b3", "b2")
+        peer, partition = await brokers.dial(2), brokers.partition(2, "t")
+        waiting = peer.send(deletion(1, 60_000), 2, DeleteRecordsResponse)
+        while not partition.log.start_offset:  # noqa: ASYNC110
+            await asyncio.sleep(0.000_01)
+        image = brokers.image("t")
+        partition.resign(image._replace(leader=3, leader_epoch=image.leader_epoch + 1))
+        answer = await asyncio.wait_for(waiting, 10)
+        told = answer.topics[0].partitions[0]
+        assert (told.error_code, told.low_watermark) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)
+        assert brokers.partition(3, "t").log.start_offset == 0
+
+    play(script)
+
+
+def test_who_leads_anew_hears_from_its_followers_where_their_logs_begin() -> None:
+    async def script(brokers: Brokers) -> None:
+        await brokers.create("t", (2, 3))
+        await brokers.produce(2, "t", b"x")
+        brokers.sim.network.cut("b3", "b2")
+        peer, partition = await brokers.dial(2), brokers.partition(2, "t")
+        replicas, image = brokers.nodes[2].replicas, brokers.image("t")
+        answer = await peer.call(deletion(1, 500), 2, DeleteRecordsResponse)
+        assert answer.topics[0].partitions[0].error_code == ErrorCode.REQUEST_TIMED_OUT
+        partition.resign(image._replace(leader=3, leader_epoch=image.leader_epoch + 1))
+        replicas._follow(partition, image._replace(leader_epoch=image.leader_epoch + 2))
+        assert partition.leader is not None
+        answer = await peer.call(deletion(1, 500), 2, DeleteRecordsResponse)
+        assert brokers.partition(3, "t").log.start_offset == 0
+        assert answer.topics[0].partitions[0].error_code == ErrorCode.REQUEST_TIMED_OUT
 
     play(script)
 

@@ -137,8 +137,9 @@ class Partition:
         replicas are in sync."""
         self.flushed = Watermark(store.flushed_offset)
         """What the leader's own device has; followed while `syncs`, for acks=1 to wait for."""
-        self.low_watermark = Watermark(store.start_offset)
-        """Where the logs of all live replicas begin: what DeleteRecords waits for."""
+        self.low_watermark = Watermark()
+        """Where the logs of all live replicas begin, as far as this leadership has heard of them:
+        what DeleteRecords waits for."""
         self._flushing: asyncio.Task[None] | None = None
         self._unflushed_from = start
         """Where the records begin that count for the next flush."""
@@ -351,7 +352,7 @@ class Partition:
         self.acknowledged = Watermark(start)
         self.stable_offset = Watermark(self.log.last_stable_offset(start))
         self.flushed = Watermark(self.log.flushed_offset)
-        self.low_watermark = Watermark(self.log.start_offset)
+        self.low_watermark = Watermark()
 
     def _tell_feeds(self) -> None:
         for feed in self.feeds:

@@ -23,21 +23,23 @@ if TYPE_CHECKING:
 class Trim:
     """One partition of a request: its answer holds once all live replicas begin there."""
 
-    __slots__ = ("_over", "_whole", "answer", "partition")
+    __slots__ = ("_over", "_watermark", "_whole", "answer", "partition")
 
     _whole: TrimWaits
 
     def __init__(self, answer: DeleteRecordsPartitionResult, partition: Partition) -> None:
         self.answer = answer
         self.partition = partition
+        # Of the leadership that has moved the start: a later one knows nothing of it.
+        self._watermark = partition.low_watermark
         self._over = False
 
     def is_everywhere(self) -> bool:
-        return self.partition.low_watermark.value >= self.answer.low_watermark
+        return self._watermark.value >= self.answer.low_watermark
 
     def begin(self, whole: TrimWaits) -> None:
         self._whole = whole
-        self.partition.low_watermark.watch(self.answer.low_watermark, self)
+        self._watermark.watch(self.answer.low_watermark, self)
 
     def give_up(self, code: ErrorCode) -> None:
         self._over = True
