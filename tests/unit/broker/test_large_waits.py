@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
+from scriba.broker.api.dispatch import LARGE_AT_A_TIME
 from scriba.broker.node import Node
 from scriba.broker.partitions.partition import Leading
 from scriba.errors import ErrorCode
@@ -19,7 +20,20 @@ from scriba.wire.messages.admin import (
     DeleteRecordsResponse,
     DeleteRecordsTopic,
 )
+from scriba.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from scriba.wire.messages.groups import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+    OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
+    OffsetDeleteRequestTopic,
+    OffsetDeleteResponse,
+)
 from scriba.wire.messages.metadata import (
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
     MetadataRequest,
     MetadataRequestTopic,
     MetadataResponse,
@@ -65,16 +79,22 @@ async def beside_a_stalled_follower(node: Node, world: ProcessWorld) -> None:
     answer = await peer.call(CreateTopicsRequest(topics=[topic]), 7, CreateTopicsResponse)
     assert not answer.topics[0].error_code
     await asyncio.sleep(2)
-    replicas = (node.id, ELSEWHERE)
-    for index, image in node.image.topics_by_name["t"].partitions.items():
-        followed = image._replace(
-            replicas=replicas,
-            isr=replicas,
-            leader_epoch=image.leader_epoch + 1,
-            partition_epoch=image.partition_epoch + 1,
-        )
-        leading = Leading(node.id, 30_000, 0, dict.fromkeys(replicas, 1), {})
-        node.replicas.find("t", index).lead(followed, leading, world.clock.now())
+    for index in range(PARTITIONS):
+        has_a_follower(node, world, "t", index, epochs=1)
+
+
+def has_a_follower(
+    node: Node, world: ProcessWorld, topic: str, index: int, epochs: int = 0
+) -> None:
+    replicas, image = (node.id, ELSEWHERE), node.image.topics_by_name[topic].partitions[index]
+    followed = image._replace(
+        replicas=replicas,
+        isr=replicas,
+        leader_epoch=image.leader_epoch + epochs,
+        partition_epoch=image.partition_epoch + 1,
+    )
+    leading = Leading(node.id, 30_000, 0, dict.fromkeys(replicas, 1), {})
+    node.replicas.find(topic, index).lead(followed, leading, world.clock.now())
 
 
 def test_large_produces_that_wait_for_a_follower_leave_their_turns_to_others(
@@ -161,5 +181,51 @@ def test_all_parts_of_a_large_deletion_wait_until_one_deadline(in_a_node: InANod
         assert {each.error_code for each in partitions} == {ErrorCode.REQUEST_TIMED_OUT}
         assert {each.low_watermark for each in partitions} == {-1}
         assert not node.replicas._trimming
+
+    in_a_node(script)
+
+
+async def committed(node: Node, world: ProcessWorld) -> None:
+    """Offsets of a group, whose partition a follower is to copy from now on."""
+    peer = await dial(world)
+    await peer.call(FindCoordinatorRequest(key="g"), 2, FindCoordinatorResponse)
+    await asyncio.sleep(5)
+    offsets = [
+        OffsetCommitRequestPartition(partition_index=index, committed_offset=0)
+        for index in range(PARTITIONS)
+    ]
+    topic = OffsetCommitRequestTopic(name="t", partitions=offsets)
+    request = OffsetCommitRequest(group_id="g", topics=[topic])
+    answer = await peer.call(request, 6, OffsetCommitResponse)
+    assert not any(each.error_code for each in answer.topics[0].partitions)
+    index = node.group_coordinators.partition_of("g")
+    has_a_follower(node, world, "__consumer_offsets", index)
+
+
+def test_a_large_fetch_does_not_wait_for_those_who_wait_for_a_follower(
+    in_a_node: InANode,
+) -> None:
+    """It may be that of the follower that they wait for."""
+    gone = [OffsetDeleteRequestPartition(partition_index=index) for index in range(9_000)]
+    removal = OffsetDeleteRequest(
+        group_id="g", topics=[OffsetDeleteRequestTopic(name="t", partitions=gone)]
+    )
+    wanted = [FetchPartition(partition=index, fetch_offset=0) for index in range(PARTITIONS)]
+    fetch = FetchRequest(topics=[FetchTopic(topic="t", partitions=wanted)])
+    sizes = {len(request).bit_length() // 2 for request in (removal.encode(0), fetch.encode(12))}
+    assert len(sizes) == 1
+
+    async def script(node: Node, world: ProcessWorld) -> None:
+        await beside_a_stalled_follower(node, world)
+        await committed(node, world)
+        waiting = [
+            (await dial(world)).send(removal, 0, OffsetDeleteResponse)
+            for _ in range(LARGE_AT_A_TIME)
+        ]
+        await asyncio.sleep(2)
+        other = await dial(world)
+        told = await other.call(fetch, 12, FetchResponse, 10)
+        assert len(told.responses[0].partitions) == PARTITIONS
+        assert not any(each.done() for each in waiting)
 
     in_a_node(script)

@@ -8,10 +8,11 @@ answer at all. A KafkaError that escapes it becomes the API's own shape of that 
 Requests and answers of many elements take their time, in slices (`large`): their connection reads
 nothing more meanwhile, and all others are served. `LARGE_AT_A_TIME` of about one size are in work
 at once, so that whoever asks for hundreds of things never waits for those who ask for a hundred
-thousand. None is begun while peers have not taken `LARGE_UNSENT` bytes of the answers to earlier
-ones, so that they have a bound in memory, too; those that come meanwhile wait as the bytes they
-are. Who takes nothing for long while others wait is hung up on, and questions of peers that have
-gone meanwhile are not answered.
+thousand. Those that are handled in parts have turns of their own: a part may wait for replicas, and
+a follower's fetch must not wait for that. None is begun while peers have not taken `LARGE_UNSENT`
+bytes of the answers to earlier ones, so that they have a bound in memory, too; those that come
+meanwhile wait as the bytes they are. Who takes nothing for long while others wait is hung up on,
+and questions of peers that have gone meanwhile are not answered.
 """
 
 from __future__ import annotations
@@ -136,7 +137,11 @@ class Dispatch:
         self._cached: dict[Question, bytes] = {}
         self._cached_at = (-1, -1)
         """Of which shape of the cluster, and of which controller, the answers kept tell."""
-        self._large = [asyncio.Semaphore(LARGE_AT_A_TIME) for _ in range(SIZES)]
+        self._turns = {
+            in_parts: [asyncio.Semaphore(LARGE_AT_A_TIME) for _ in range(SIZES)]
+            for in_parts in (False, True)
+        }
+        """By whether requests are handled in parts, and by their size."""
         self._unsent = Unsent(LARGE_UNSENT)
         self._fast_paths: dict[int, FastPathVersions | CommitFastPath] = {}
         if PRODUCE in table:
@@ -263,7 +268,8 @@ class Dispatch:
         version = header.api_version
         ctx = _context(connection, header)
         much = len(kept.view) > MUCH_TO_FREE
-        async with self._large[len(kept.view).bit_length() // 2]:
+        turns = self._turns[bool(api.limits.cuts)]
+        async with turns[len(kept.view).bit_length() // 2]:
             await self._unsent.room(self._node.server.shed)
             await next_turn()
             _check_peer(api, connection)
