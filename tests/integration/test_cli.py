@@ -291,6 +291,25 @@ def test_a_missing_topic_or_partition_is_told_at_once(scriba: Scriba, topic: str
 # -- processes -----------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("topic", "describe", "a\udcff"),
+        ("topic", "create", "t", "-c", "a\udcff=1"),
+        ("group", "describe", "a\udcff"),
+        ("produce", "{topic}", "--key", "a\udcff"),
+    ],
+)
+def test_an_argument_that_is_not_utf_8_is_told_in_a_line(
+    scriba: Scriba, topic: str, tmp_path: Path, words: Sequence[str]
+) -> None:
+    scriba("topic", "create", topic)
+    lines = write_lines(tmp_path / "in", [{"value": "v"}])
+    given = [word.format(topic=topic) for word in words] + [lines] * (words[0] == "produce")
+    told = "'a\\udcff' is not UTF-8; give names and values in UTF-8"
+    assert scriba(*given) == Done(2, "", f"scriba: {told}\n")
+
+
 def test_lines_are_sent_as_they_come_and_ctrl_c_ends_both_sides(
     cluster: Broker, scriba: Scriba, topic: str
 ) -> None:

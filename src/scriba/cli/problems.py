@@ -38,9 +38,21 @@ def explain(error: Exception) -> str | None:
         told = str(error)
     elif isinstance(error, OSError) and error.strerror:
         told = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    elif (unsendable := _unsendable(error)) is not None:
+        told = f"{ascii(unsendable)[:100]} is not UTF-8; give names and values in UTF-8"
     else:
         return None
     return " ".join(told.split())
+
+
+def _unsendable(error: BaseException | None) -> str | None:
+    """The text that could not be encoded, as an argument in another encoding cannot be: Python
+    keeps its bytes as halves of characters, since it may be the name of a file."""
+    while error is not None:
+        if isinstance(error, UnicodeEncodeError):
+            return error.object
+        error = error.__cause__
+    return None
 
 
 def document(error: Exception, line: str) -> dict[str, Any]:
@@ -63,4 +75,5 @@ def exit_code(error: Exception) -> int:
     """2 for what was typed wrong, a setting too; 1 for what could not be done."""
     from scriba.config import ConfigError
 
-    return MISUSED if isinstance(error, Misuse | ConfigError) else FAILED
+    wrong = isinstance(error, Misuse | ConfigError) or _unsendable(error) is not None
+    return MISUSED if wrong else FAILED
