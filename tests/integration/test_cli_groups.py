@@ -131,6 +131,9 @@ def test_groups_are_listed_deleted_and_their_offsets_too(
     assert [g["state"] for g in listed if g["group"] == group] == ["Empty"]
     assert group in scriba("group", "list", "--state", "empty", "--type", "classic").text
     assert group not in scriba("group", "list", "--state", "stable").out
+    wrong = scriba("group", "list", "--state", "stabel")
+    assert (wrong.code, wrong.out) == (2, "")
+    assert "'stabel' is no state of groups; there are PreparingRebalance" in wrong.err
     told = scriba("group", "delete", group, "--topic", topic).text
     assert told == f"{group}: deleted the offsets of {topic}-0, {topic}-1\n"
     scriba("group", "reset", group, "--to", "4", "--topic", topic, "--apply")

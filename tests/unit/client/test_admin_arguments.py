@@ -30,6 +30,17 @@ def test_one_name_where_several_are_expected_is_refused_and_its_letters_are_left
     in_a_group(work)
 
 
+def test_states_and_types_that_groups_do_not_have_are_refused() -> None:
+    async def work(c: Consumer, world: ProcessWorld) -> None:
+        async with Admin(AT, _ports=world) as admin:
+            with pytest.raises(ValueError, match="'Stabel' is no state of groups; there are Prep"):
+                await admin.list_groups(states=["Empty", "Stabel"])
+            with pytest.raises(ValueError, match="'old' is no type of groups; there are classic"):
+                await admin.list_groups(types=["old"])
+
+    in_a_group(work)
+
+
 def test_a_setting_whose_value_is_no_text_is_named() -> None:
     async def work(c: Consumer, world: ProcessWorld) -> None:
         topic = ConfigResource.topic("t")

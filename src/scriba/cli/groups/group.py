@@ -15,9 +15,10 @@ from scriba.cli.output import (
     table,
 )
 from scriba.cli.parsing.partitions import offsets_at, partitions_named
-from scriba.cli.problems import CommandError
+from scriba.cli.problems import CommandError, Misuse
 from scriba.cli.session import with_admin
 from scriba.client import Admin, OffsetAndMetadata, OffsetSpec, TopicPartition
+from scriba.client.admin.groups import GROUP_STATES, named
 from scriba.client.admin.model import GroupDescription
 
 Offsets = dict[TopicPartition, int]
@@ -25,9 +26,12 @@ Offsets = dict[TopicPartition, int]
 
 @with_admin
 async def list_all(admin: Admin, options: argparse.Namespace) -> int:
+    try:
+        wanted = named("state", options.state, GROUP_STATES)
+    except ValueError as wrong:
+        raise Misuse(str(wrong)) from None
     found = await admin.list_groups(types=options.type)
-    wanted = {state.lower() for state in options.state}
-    groups = [g for g in found if not wanted or g.state.lower() in wanted]
+    groups = [g for g in found if not wanted or g.state in wanted]
     if options.names:
         print_names([g.group_id for g in groups], options.json)
     elif options.json:

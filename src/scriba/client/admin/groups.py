@@ -1,6 +1,6 @@
 """The part of `Admin` that is about groups and their offsets."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from scriba.client.admin.calls import Calls, outcome, several
@@ -28,6 +28,30 @@ _NOT_MINE: Final = frozenset({ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTE
 """What is said of a group that does not speak the consumer protocol, or is not there."""
 
 
+GROUP_STATES: Final = (
+    "PreparingRebalance",
+    "CompletingRebalance",
+    "Assigning",
+    "Reconciling",
+    "Stable",
+    "Empty",
+    "NotReady",
+    "Dead",
+)
+GROUP_TYPES: Final = ("classic", "consumer", "share", "streams")
+
+
+def named(what: str, given: Iterable[str], known: Sequence[str]) -> list[str]:
+    """Names that were given, in any case, as a broker knows them. ValueError for what is none of
+    them: a broker would find no group, which reads as if there were none."""
+    names = {name.lower(): name for name in known}
+    given = several(given)
+    for each in given:
+        if each.lower() not in names:
+            raise ValueError(f"{each!r} is no {what} of groups; there are {', '.join(known)}")
+    return [names[each.lower()] for each in given]
+
+
 class GroupAdmin:
     _calls: Calls
 
@@ -39,7 +63,10 @@ class GroupAdmin:
         timeout_ms: int | None = None,
     ) -> list[GroupListing]:
         """All groups by name, or those in one of these states and of one of these types."""
-        request = wire.ListGroupsRequest(states_filter=several(states), types_filter=several(types))
+        request = wire.ListGroupsRequest(
+            states_filter=named("state", states, GROUP_STATES),
+            types_filter=named("type", types, GROUP_TYPES),
+        )
 
         async def ask(node: int) -> list[GroupListing]:
             answer = await self._calls.ask(request, wire.ListGroupsResponse, node)
