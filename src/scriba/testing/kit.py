@@ -255,17 +255,25 @@ class Broker:
         """All records of a topic, partition by partition, as `read_committed` consumers see them.
 
         `uncommitted` adds those of open and of aborted transactions. With `at_least`, waits for so
-        many, and raises TimeoutError after `timeout` seconds; a coroutine whose own loop has to
-        write them awaits `asyncio.to_thread(broker.records, ...)`.
+        many, over restarts and pauses, and raises TimeoutError after `timeout` seconds; a coroutine
+        whose own loop has to write them awaits `asyncio.to_thread(broker.records, ...)`.
         """
         if not at_least:
             found: list[Record] = self._call("records", topic, partition, uncommitted)
             return found
+        self._answering()
         for _ in until(timeout):
-            if topic in self._call("topics"):
-                found = self._call("records", topic, partition, uncommitted)
-                if len(found) >= at_least:
-                    return found
+            host = self._host
+            if host is None or self._paused:
+                continue  # it may be on its way back
+            try:
+                if topic in host.call("topics"):
+                    found = host.call("records", topic, partition, uncommitted)
+                    if len(found) >= at_least:
+                        return found
+            except Exception:
+                if self._host is host:
+                    raise  # else it was stopped meanwhile
         raise TimeoutError(f"{topic} does not have {at_least} records after {timeout} s")
 
     def committed(self, group: str) -> dict[tuple[str, int], int]:
@@ -334,10 +342,13 @@ class Broker:
         self._ahead_ns = self._call("advance", ms)
 
     def _call(self, name: str, *values: Any) -> Any:
+        return self._answering().call(name, *values)
+
+    def _answering(self) -> Host:
         host = self._running()
         if self._paused:
             raise RuntimeError("the broker is paused: resume() it first")
-        return host.call(name, *values)
+        return host
 
     def _running(self) -> Host:
         if self._host is None:

@@ -7,6 +7,8 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from confluent_kafka.admin import AdminClient
 import scriba.testing
 from scriba.config import ConfigError, StartError
 from scriba.errors import KafkaError
+from scriba.runtime.loop import hosting
 from scriba.testing import Broker, Group, Record
 from tools.kafka.broker_fixtures import eventually
 from tools.kafka.rawkafka import Connection
@@ -204,6 +207,34 @@ def test_data_that_is_given_a_place_stays(tmp_path: Path) -> None:
 
 
 # ---- stop, kill, pause ----
+
+
+@pytest.mark.parametrize("kill", [False, True])
+def test_who_waits_for_records_waits_through_a_restart(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, kill: bool
+) -> None:
+    turns = threading.Semaphore(0)
+
+    def until(seconds: float) -> Iterator[None]:
+        for turn in hosting.until(seconds):
+            turns.release()
+            yield turn
+
+    def two_turns_more() -> None:
+        while turns.acquire(blocking=False):
+            pass
+        assert all(waiting.done() or turns.acquire(timeout=60) for _ in range(2))
+
+    monkeypatch.setattr("scriba.testing.kit.until", until)
+    broker.produce("orders", "one")
+    with ThreadPoolExecutor() as thread:
+        waiting = thread.submit(broker.records, "orders", at_least=2, timeout=300)
+        two_turns_more()
+        broker.stop(kill)
+        two_turns_more()
+        broker.start()
+        broker.produce("orders", "two")
+        assert [record.value for record in waiting.result()] == [b"one", b"two"]
 
 
 @pytest.mark.parametrize("kill", [False, True], ids=["clean", "killed"])
