@@ -14,6 +14,7 @@ One task keeps the picture; everyone else reads it without waiting, or awaits `n
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -137,6 +138,8 @@ class Cluster:
         self.hopeless: ClientError | None = None
         """Why nothing will come of waiting for the picture: no bootstrap server is a broker."""
         self._closed = False
+        self._ended = asyncio.Event()
+        """Set once nothing of it runs any more."""
 
     def start(self) -> None:
         """Begins to keep the picture; does nothing when it was begun before."""
@@ -149,11 +152,20 @@ class Cluster:
 
     async def close(self) -> None:
         self._closed = True
-        await self.tasks.stop()
-        self._connections.close()
+        try:
+            await self.tasks.stop()
+        finally:
+            self._connections.close()
+            self._ended.set()
         if self._updated is not None and not self._updated.done():
             self._updated.set_exception(Closed("the client was closed"))
             self._updated.exception()  # there may be nobody who waits
+
+    async def ended(self, timeout_ms: int | None) -> None:
+        """Waits for the end of a close that another one has called, as long as there is time."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
+                await self._ended.wait()
 
     @property
     def trouble(self) -> ClientError | None:

@@ -1,5 +1,6 @@
 """What a group's offsets are while topics go and coordinators refuse, on simulated time."""
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -61,6 +62,22 @@ def test_a_commit_that_waits_for_a_deleted_topic_leaves_time_for_the_last_one() 
         assert await committed(world) == 10
 
     in_a_group(work, auto_commit_interval_ms=60_000, allow_auto_create_topics=False)
+
+
+def test_who_closes_once_more_waits_for_the_last_commit_of_the_first() -> None:
+    async def work(c: Consumer, world: ProcessWorld) -> None:
+        c.subscribe("t", on_revoked=lambda partitions: asyncio.sleep(2))
+        await read(c, 10)
+        first = asyncio.create_task(c.close())
+        await asyncio.sleep(0)
+        await c.close(timeout_ms=100)
+        assert c.assignment()
+        await c.close()
+        assert not c.assignment()
+        assert await committed(world) == 10
+        await first
+
+    in_a_group(work, auto_commit_interval_ms=60_000)
 
 
 @pytest.mark.parametrize("by_hand", [False, True])

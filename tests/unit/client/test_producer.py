@@ -613,6 +613,25 @@ def test_closing_with_a_limit_fails_what_is_not_sent_by_then() -> None:
     cluster.run(main)
 
 
+def test_who_closes_once_more_waits_for_the_same_end_within_a_time_of_its_own() -> None:
+    cluster = FakeCluster()
+    cluster.topic("t")
+
+    async def main(world: ProcessWorld) -> None:
+        p = producer(cluster, world)
+        cluster.next(ApiKey.PRODUCE, lambda b, r: SILENCE)
+        left = await p.enqueue("t", b"x")
+        first = asyncio.create_task(p.close(timeout_ms=500))
+        await asyncio.sleep(0)
+        await p.close(timeout_ms=100)
+        assert not left.done()
+        await p.close()
+        assert isinstance(left.exception(), Closed)
+        await first
+
+    cluster.run(main)
+
+
 def test_a_callback_is_called_when_the_record_is_done() -> None:
     cluster = FakeCluster()
     cluster.topic("t")

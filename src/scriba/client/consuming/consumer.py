@@ -442,11 +442,13 @@ class Consumer(Generic[K, V]):
     async def close(self, timeout_ms: int = 30_000, *, commit: bool = True) -> None:
         """Gives up the partitions, leaves the group and ends all connections. With automatic
         commits the positions are committed first, unless `commit` is false; then no listener
-        commits them either. Commit and farewell are given up when the time is over."""
-        if self._closing:
-            return
+        commits them either. Commit and farewell are given up when the time is over. Whoever calls
+        it once more waits for the same end."""
         if self._group is not None:
             self._group.refuse_listener("close")
+        if self._closing:
+            await self._cluster.ended(timeout_ms)
+            return
         self._closing = True
         try:
             if self._group is not None and self._started:

@@ -328,9 +328,11 @@ class Producer:
     async def close(self, timeout_ms: int | None = None) -> None:
         """Sends what is left, fails what is not sent in this time, and ends all connections.
 
-        Without a time, delivery.timeout.ms is the limit. An open transaction is aborted.
+        Without a time, delivery.timeout.ms is the limit. An open transaction is aborted. Whoever
+        calls it once more waits for the same end.
         """
         if self._closed:
+            await self._cluster.ended(timeout_ms)
             return
         self._closed = True
         started, self._started = self._started, False
