@@ -60,6 +60,9 @@ _ANOTHER_MS: Final = 1_000
 _ANSWER_MS: Final = 3_000
 """How long a broker may take to tell of the cluster before another is asked; it doubles."""
 
+TOPIC_IDLE_MS: Final = 300_000
+"""After this time a topic that was asked for once has left the picture."""
+
 HOPELESS: Final = frozenset(
     {
         ErrorCode.INVALID_TOPIC_EXCEPTION,
@@ -127,6 +130,9 @@ class Cluster:
         self._unanswered = 0
         """How many requests for the picture in a row had no answer in time."""
         self._wanted: dict[str, int] = {}
+        """When each topic of the picture was asked for last."""
+        self._kept: set[str] = set()
+        """Those of them that do not expire."""
         self._match: Callable[[str, bool], bool] | None = None
         self._stale = asyncio.Event()
         self._hurry = False
@@ -175,7 +181,7 @@ class Cluster:
     # -- the picture -----------------------------------------------------------------------------
 
     def want(self, topic: str) -> None:
-        """Keeps a topic in the picture, from the next update on.
+        """Has a topic in the picture, from the next update until it was not used for long.
 
         A name that no request can hold is not asked for: the others would not be answered either.
         """
@@ -185,6 +191,11 @@ class Cluster:
             self._hurry = True
             self._stale.set()
         self._wanted[topic] = self.ports.clock.mono_ms()
+
+    def keep(self, topic: str) -> None:
+        """Has it there until it is forgotten, used or not."""
+        self.want(topic)
+        self._kept.add(topic)
 
     def want_matching(self, match: Callable[[str, bool], bool] | None) -> None:
         """Keeps all topics for whose name, and whether it is internal, `match` is true."""
@@ -197,6 +208,7 @@ class Cluster:
     def forget(self, topics: Iterable[str]) -> None:
         for topic in topics:
             self._wanted.pop(topic, None)
+            self._kept.discard(topic)
             self._drop(topic)
             self.errors.pop(topic, None)
             self._troubled.pop(topic, None)
@@ -586,6 +598,8 @@ class Cluster:
             self.names.pop(known.id, None)
 
     def _expire_topics(self) -> None:
-        if self._topic_idle_ms is not None:
-            oldest = self.ports.clock.mono_ms() - self._topic_idle_ms
-            self.forget([name for name, used in self._wanted.items() if used < oldest])
+        if self._topic_idle_ms is None:
+            return
+        oldest = self.ports.clock.mono_ms() - self._topic_idle_ms
+        idle = [name for name, used in self._wanted.items() if used < oldest]
+        self.forget([name for name in idle if name not in self._kept])

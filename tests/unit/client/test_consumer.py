@@ -25,6 +25,7 @@ from scriba.wire.messages.fetch import (
     PartitionData,
 )
 from scriba.wire.messages.metadata import (
+    MetadataRequest,
     MetadataResponse,
     MetadataResponseBroker,
     MetadataResponseTopic,
@@ -401,6 +402,25 @@ def test_a_replica_close_by_is_read_when_the_leader_says_so() -> None:
             log.nearby = -1  # the replica is gone: back to the leader
             fill(log, 2, start=3)
             assert offsets(await read(c, 2)) == [3, 4]
+
+    cluster.run(main)
+
+
+def test_a_topic_that_was_asked_for_once_is_forgotten_and_one_that_is_read_is_not() -> None:
+    cluster = FakeCluster()
+    for name in ("t", "glance"):
+        cluster.topic(name)
+
+    async def main(world: ProcessWorld) -> None:
+        async with consumer(cluster, world, metadata_max_age_ms=10_000) as c:
+            c.assign(await c.partitions("t"))
+            await c.end_offsets(await c.partitions("glance"))
+            for _ in range(2):
+                asked = {topic.name for topic in cluster.requests(MetadataRequest)[-1].topics}
+                assert asked == {"t", "glance"}
+                await asyncio.sleep(200)
+            assert {t.name for t in cluster.requests(MetadataRequest)[-1].topics} == {"t"}
+            assert await c.partitions("glance") == [("glance", 0)]
 
     cluster.run(main)
 

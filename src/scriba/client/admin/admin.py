@@ -41,7 +41,7 @@ from scriba.client.admin.responses import (
     read_partition,
 )
 from scriba.client.admin.transactions import TransactionAdmin
-from scriba.client.cluster import Cluster
+from scriba.client.cluster import TOPIC_IDLE_MS, Cluster
 from scriba.client.consuming.list_offsets import look_up
 from scriba.client.keywords import AdminKeywords
 from scriba.client.model import Isolation, OffsetAndTimestamp, TopicPartition
@@ -77,7 +77,8 @@ class Admin(ClusterAdmin, GroupAdmin, TransactionAdmin):
         **keywords: Unpack[AdminKeywords],
     ) -> None:
         self.settings = AdminSettings.build(config, keywords)
-        self._cluster = Cluster(_ports or real_ports(), self.settings)
+        ports = _ports or real_ports()
+        self._cluster = Cluster(ports, self.settings, topic_idle_ms=TOPIC_IDLE_MS)
         self._calls = Calls(
             self._cluster, self.settings.default_api_timeout_ms, self.settings.request_timeout_ms
         )

@@ -221,6 +221,7 @@ class Calls:
         found: dict[int, list[TopicPartition]] = {}
         missing: dict[TopicPartition, BrokerError] = {}
         for where in partitions:
+            self.cluster.want(where.topic)
             topic = self.cluster.topics.get(where.topic)
             if topic is None:
                 patience = min(self.limit(timeout_ms), _PATIENCE_MS)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, Unpack, overload
 
-from scriba.client.cluster import Cluster
+from scriba.client.cluster import TOPIC_IDLE_MS, Cluster
 from scriba.client.consuming.completed_fetch import DecodeSettings
 from scriba.client.consuming.fetcher import Fetcher
 from scriba.client.consuming.list_offsets import list_offsets, reset_target
@@ -120,7 +120,10 @@ class Consumer(Generic[K, V]):
             else Isolation.READ_UNCOMMITTED
         )
         self._cluster = Cluster(
-            self._ports, settings, auto_create=settings.allow_auto_create_topics
+            self._ports,
+            settings,
+            auto_create=settings.allow_auto_create_topics,
+            topic_idle_ms=TOPIC_IDLE_MS,
         )
         self._positions = Positions()
         reading = DecodeSettings(
@@ -156,7 +159,7 @@ class Consumer(Generic[K, V]):
         self._positions.assign(chosen, target)
         topics = dict.fromkeys(where.topic for where in chosen)
         for topic in topics:
-            self._cluster.want(topic)
+            self._cluster.keep(topic)
         self._cluster.forget({where.topic for where in before if where.topic not in topics})
         fresh = [a for where, a in self._positions.assigned.items() if where not in before]
         if self._group is not None:

@@ -446,7 +446,7 @@ class Group:
                 wanted |= self._machine.needed_topics
         topics = frozenset(wanted)
         for topic in sorted(topics - self._topics):
-            self._cluster.want(topic)
+            self._cluster.keep(topic)
         self._cluster.forget(sorted(self._topics - topics))
         self._topics = topics
 
