@@ -288,7 +288,7 @@ async def test_a_transaction_that_takes_too_long_is_aborted_for_it(
             return (await admin.describe_transactions([topic]))[topic].state
 
         await becomes(state, "CompleteAbort")
-        with pytest.raises(TransactionError):
+        with pytest.raises(ProducerFenced):
             await p.commit_transaction()
     async with producer(own_broker, topic) as p, p.transaction():
         await p.send(topic, b"in time")

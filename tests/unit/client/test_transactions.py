@@ -158,7 +158,7 @@ def test_second_generation_partitions_go_at_once_and_make_an_end_necessary() -> 
         (ErrorCode.PRODUCER_FENCED, ProducerFenced),
         (ErrorCode.INVALID_PRODUCER_EPOCH, ProducerFenced),
         (ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, FatalTransactionError),
-        (ErrorCode.INVALID_TXN_STATE, FatalTransactionError),
+        (ErrorCode.INVALID_TXN_STATE, ProducerFenced),
         (ErrorCode.TRANSACTION_ABORTABLE, AbortableTransactionError),
         (ErrorCode.GROUP_AUTHORIZATION_FAILED, AbortableTransactionError),
         (ErrorCode.ILLEGAL_GENERATION, AbortableTransactionError),

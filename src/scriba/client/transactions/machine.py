@@ -81,7 +81,15 @@ _NEXT: Final[dict[State, str]] = {
 
 SENDING: Final = frozenset({State.OPEN, State.COMMITTING})
 
-FENCED: Final = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED})
+FENCED: Final = frozenset(
+    {
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        ErrorCode.PRODUCER_FENCED,
+        ErrorCode.INVALID_TXN_STATE,
+    }
+)
+"""Answers of a coordinator that say that the transaction is not this producer's any more. The last
+one is for a commit whose transaction was aborted because its time had passed."""
 
 _FORGOTTEN: Final = frozenset(
     {ErrorCode.UNKNOWN_PRODUCER_ID, ErrorCode.INVALID_PRODUCER_ID_MAPPING}
