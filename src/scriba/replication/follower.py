@@ -157,6 +157,8 @@ class FollowerState:
     """The last refusal, as long as it lasts."""
     first_end: int = field(init=False)
     """Where it began in this epoch: what it has caught up since is beyond."""
+    begins_within: int = UNDEFINED
+    """Where the leader's log begins, within a batch that begins at the own end."""
 
     def __post_init__(self) -> None:
         assert self.start_offset <= self.end_offset
@@ -211,6 +213,7 @@ class FollowerState:
 
     def _truncate(self, offset: int) -> Step:
         self._move(State.TRUNCATING)
+        self.begins_within = UNDEFINED
         return Truncate(offset, max(self.high_watermark - offset, 0))
 
     def appended(self, end_offset: int, last_epoch: int) -> None:
@@ -255,6 +258,7 @@ class FollowerState:
         """The leader's log does not have the own end, and this is what it has."""
         if self.state is not State.TRUNCATING:
             return WAIT
+        self.begins_within = UNDEFINED
         if bounds.end_offset < self.end_offset:
             lost = max(self.high_watermark - bounds.end_offset, 0)
             return Truncate(bounds.end_offset, lost)
@@ -262,6 +266,20 @@ class FollowerState:
             return StartAnew(bounds.start_offset, 0)
         self._move(State.CATCHING_UP)
         return WAIT
+
+    def on_earlier(self, base_offset: int, last_offset: int) -> StartAnew | None:
+        """The batch that came begins before the own end, so it was not appended.
+
+        DeleteRecords leaves a log that begins within a batch. Who has nothing begins there, is sent
+        that batch whole, and so begins anew where the batch does. It still asks for what it asked
+        for: the leader has nothing to give below.
+        """
+        empty = self.fetches and self.start_offset == self.end_offset
+        if not empty or not base_offset < self.end_offset <= last_offset:
+            return None
+        self._move(State.TRUNCATING)
+        self.begins_within = self.end_offset
+        return StartAnew(base_offset, 0)
 
     def no_bounds(self, error: ErrorCode) -> None:
         """The leader did not say; it is asked for records again, after a pause."""
@@ -457,7 +475,9 @@ class FetcherPlan:
         state = self.followed.get(key)
         if state is None or not state.fetches or key in self._paused or key in self._held:
             return None
-        return Ask(state.end_offset, state.last_epoch, state.start_offset, state.leader_epoch)
+        end, within = state.end_offset, state.begins_within
+        offset = end if end > within else within
+        return Ask(offset, state.last_epoch, state.start_offset, state.leader_epoch)
 
     # ---- answers ----
 

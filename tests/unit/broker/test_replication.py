@@ -46,6 +46,7 @@ from scriba.wire.messages.produce import ProduceResponse
 from scriba.wire.messages.stored import PartitionChangeRecord
 from tests.unit.broker.brokers import PORT, Brokers, play
 from tests.unit.broker.scraping import REPLICATION_METRICS, parsed
+from tests.unit.broker.stored_records import stored_records
 
 
 def log_bytes(brokers: Brokers, broker_id: int, topic: str, index: int = 0) -> bytes:
@@ -1170,6 +1171,31 @@ def test_a_replica_behind_the_start_of_its_leaders_log_begins_anew_there() -> No
         log = brokers.partition(3, "t").log
         assert (log.start_offset, log.end_offset) == (8, 10)
         assert brokers.nodes[3].counters.records_lost == 0
+
+    play(script)
+
+
+def test_a_new_replica_of_a_log_that_begins_within_a_batch_takes_that_batch_whole() -> None:
+    async def script(brokers: Brokers) -> None:
+        await brokers.create("t", (2,), configs={"min.insync.replicas": "1"})
+        for _ in range(3):
+            assert await brokers.produce(2, "t", *(b"%d" % at for at in range(5))) is ErrorCode.NONE
+        brokers.partition(2, "t").move_start(7)
+        await brokers.reassign("t", (2, 3))
+        await brokers.until(lambda: set(brokers.image("t").isr) == {2, 3})
+        assert await brokers.produce(2, "t", b"on both") is ErrorCode.NONE
+        follower = brokers.partition(3, "t")
+        await brokers.until(lambda: follower.log.start_offset == 7)
+        assert (follower.log.first_segment_offset, follower.log.end_offset) == (5, 16)
+        assert [record.value for record in await stored_records(follower)] == [
+            *(b"%d" % at for at in (0, 1, 2, 3, 4) * 2),
+            b"on both",
+        ]
+        assert not brokers.nodes[3].counters.records_lost
+        await brokers.reboot(3)
+        await brokers.until(lambda: set(brokers.image("t").isr) == {2, 3})
+        log = brokers.partition(3, "t").log
+        assert (log.start_offset, log.end_offset) == (7, 16)
 
     play(script)
 

@@ -104,6 +104,43 @@ def test_an_end_behind_the_leaders_log_starts_anew_where_that_begins() -> None:
     assert (state.start_offset, state.end_offset, state.state) == (50, 50, State.CATCHING_UP)
 
 
+def test_a_log_that_begins_within_a_batch_begins_anew_with_it_and_asks_on_from_there() -> None:
+    state = following(end=50, start=50, hw=0, epoch=-1)
+    plan = FetcherPlan()
+    plan.follow(A, state)
+    assert state.on_earlier(40, 49) is None, "nothing of that is wanted"
+    assert state.on_earlier(50, 59) is None, "that follows"
+    assert state.on_earlier(40, 59) == StartAnew(40, 0)
+    assert state.on_earlier(40, 59) is None, "that is under way"
+    state.truncated(40, 40, -1)
+    question = ask(plan, 0)
+    assert question is not None
+    assert question.asks == {A: Ask(50, -1, 40, 5)}, "below, the leader has nothing to give"
+    state.on_told(Told(FINE, 60, 50), None)
+    state.appended(60, 3)
+    plan.changed(A)
+    question = ask(plan, 0)
+    assert question is not None
+    assert question.asks[A].offset == 60
+
+
+def test_where_a_log_begins_within_a_batch_is_forgotten_when_the_leaders_begins_elsewhere() -> None:
+    state = following(end=50, start=50, hw=0, epoch=-1)
+    plan = FetcherPlan()
+    plan.follow(A, state)
+    state.on_earlier(40, 59)
+    state.truncated(40, 40, -1)
+    state.on_told(Told(ErrorCode.OFFSET_OUT_OF_RANGE, -1, -1), None)
+    assert isinstance(state.on_bounds(Bounds(30, 45)), Wait)
+    question = ask(plan, 0)
+    assert question is not None
+    assert question.asks[A].offset == 40
+
+
+def test_a_log_with_records_does_not_begin_anew_for_a_batch_that_does_not_follow() -> None:
+    assert following(end=50, start=49).on_earlier(40, 59) is None
+
+
 def test_an_end_past_the_leaders_log_is_truncated_to_its_end() -> None:
     state = following(end=10, hw=8)
     state.on_told(Told(ErrorCode.OFFSET_OUT_OF_RANGE, -1, -1), None)

@@ -36,6 +36,7 @@ from scriba.broker.ports import (
 from scriba.errors import ErrorCode, KafkaError, error_code
 from scriba.events import EventKind
 from scriba.peers.errors import BrokerError, ClientError
+from scriba.records.header import read_header
 from scriba.replication.follower import (
     Append,
     AskBounds,
@@ -526,7 +527,8 @@ class Fetcher:
         ours = partition.own_epoch_end(told.diverging.epoch) if told.diverging else None
         step = state.on_told(told, ours)
         if isinstance(step, Append):
-            self._append(key, partition, state, data, told)
+            if (anew := self._append(key, partition, state, data, told)) is not None:
+                truncations.append(Truncation(partition, state, anew))
             throttles = self._node.replicas.throttles
             if state.state is State.CATCHING_UP or partition in throttles.followed:
                 self._throttle(throttles.taking(partition), key, data)
@@ -547,15 +549,22 @@ class Fetcher:
         state: FollowerState,
         data: PartitionData,
         told: Told,
-    ) -> None:
+    ) -> StartAnew | None:
+        """What has to be done before it can be appended, if that is so."""
         records = data.records
         view = memoryview(records) if records else memoryview(b"")  # type: ignore[arg-type]
+        anew = None
         try:
             partition.append_as_follower(view, self._node.world.clock.now())
             partition.follow_start(state.start_after(told))
         except KafkaError as error:
-            self._not_appended(key, partition, state, error)
+            if error.code is ErrorCode.OFFSET_OUT_OF_RANGE:
+                header = read_header(view)
+                anew = state.on_earlier(header.base_offset, header.last_offset)
+            if anew is None:
+                self._not_appended(key, partition, state, error)
         self._node.counters.replication_bytes_in += len(view)
+        return anew
 
     def _throttle(self, throttle: Throttle | None, key: Key, data: PartitionData) -> None:
         """Leaves a partition that catches up out of the fetches once the rate is used up."""
