@@ -13,7 +13,8 @@ States (`VALID` has the steps between them):
   nothing is fetched until the truncation is on the device;
 - FAILED: its own log takes nothing more. Only another replica of it, or a restart, begins anew.
 
-A partition that the leader refuses is left out for a pause that doubles from refusal to refusal.
+A partition that the leader refuses, or whose records the own log refuses, is left out for a pause
+that doubles from refusal to refusal.
 
 `FetcherPlan` is all that is followed from one leader: one incremental fetch session (KIP-227), in
 which a request names only what has changed since the last one.
@@ -79,7 +80,7 @@ class Bounds(NamedTuple):
 
 
 class Append(NamedTuple):
-    """Append what came, then call `appended`."""
+    """Append what came, then call `appended`, and `well` if there were failures."""
 
 
 class Truncate(NamedTuple):
@@ -152,7 +153,7 @@ class FollowerState:
     awaited_since_ms: int = 0
     """What it has to reach to be caught up as of then."""
     failures: int = 0
-    """Refusals in a row."""
+    """Refusals in a row, of the leader or of the own log."""
     why: ErrorCode = ErrorCode.NONE
     """The last refusal, as long as it lasts."""
     first_end: int = field(init=False)
@@ -192,12 +193,11 @@ class FollowerState:
             return WAIT
         if told.error:
             return self._refused(told.error)
-        self.failures = 0
-        self.why = ErrorCode.NONE
         if told.diverging is not None:
             assert ours is not None
             if told.diverging.end_offset < 0:
                 return self._refused(ErrorCode.UNKNOWN_SERVER_ERROR)
+            self.well()
             return self._truncate(truncation_point(told.diverging, ours, self.end_offset))
         if told.high_watermark >= 0:
             self.leader_high_watermark = told.high_watermark
@@ -297,6 +297,11 @@ class FollowerState:
         self.high_watermark = min(self.high_watermark, end_offset)
         if self.state is State.TRUNCATING:
             self._move(State.CATCHING_UP)
+
+    def well(self) -> None:
+        """What the leader told was carried out: the next refusal is the first again."""
+        self.failures = 0
+        self.why = ErrorCode.NONE
 
     def corrupt(self) -> None:
         """What came was damaged on its way: it is asked for again, after a pause."""

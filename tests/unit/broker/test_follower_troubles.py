@@ -85,7 +85,10 @@ def test_batch_that_is_damaged_on_its_way_is_not_taken_and_asked_for_again() -> 
         file.pwrite(bytes([last[0] ^ 1]), log.size - 1)
         await brokers.boot(3)
         await brokers.until(lambda: told(brokers, 3, EventKind.FOLLOWER_FAILED))
+        taken = brokers.nodes[3].counters
+        before = taken.replication_bytes_in
         await asyncio.sleep(10)
+        assert 0 < taken.replication_bytes_in - before < 20 * log.size, "pauses double, up to 1 s"
         (text,) = told(brokers, 3, EventKind.FOLLOWER_FAILED)
         assert "cannot append what broker 2 sent" in text
         follower = brokers.partition(3, "t")

@@ -193,6 +193,10 @@ def test_pauses_double_up_to_the_setting() -> None:
         pauses.append(plan.pause(A, state, 0))
     assert pauses == [20, 40, 80, 100, 100]
     state.on_told(Told(FINE, 0, 0), None)
+    state.corrupt()
+    assert plan.pause(A, state, 0) == 100, "what is answered may be refused by the own log"
+    state.on_told(Told(FINE, 0, 0), None)
+    state.well()
     state.on_told(Told(ErrorCode.UNKNOWN_LEADER_EPOCH, -1, -1), None)
     assert plan.pause(A, state, 0) == 20
 

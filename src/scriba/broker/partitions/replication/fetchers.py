@@ -557,6 +557,8 @@ class Fetcher:
         try:
             partition.append_as_follower(view, self._node.world.clock.now())
             partition.follow_start(state.start_after(told))
+            if state.failures:
+                state.well()
         except KafkaError as error:
             if error.code is ErrorCode.OFFSET_OUT_OF_RANGE:
                 header = read_header(view)
