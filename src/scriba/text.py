@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 Cell = str | int | None
 
@@ -18,6 +19,18 @@ def printable(text: str) -> str:
 def _written_out(found: "re.Match[str]") -> str:
     number = ord(found[0])
     return f"\\x{number:02x}" if number < 256 else f"\\u{number:04x}"
+
+
+_IN_JSON = re.compile(f"[{_CONTROL.pattern[1:-1]}\u2028\u2029]")
+"""JSON allows the last two as they are, and some programs take them for the end of a line."""
+
+
+def json_text(document: Any, indent: int | None = None) -> str:
+    """Readable JSON of which a terminal obeys nothing; every reader gets the same document."""
+    import json
+
+    text = json.dumps(document, indent=indent, ensure_ascii=False)
+    return _IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[Cell]]) -> list[str]:

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from scriba.text import Cell, counted, printable, table
+from scriba.text import Cell, counted, json_text, printable, table
 
 __all__ = [
     "Cell",
@@ -52,9 +52,7 @@ def print_names(names: Sequence[str], as_json: bool) -> None:
 
 
 def print_json(document: Any) -> None:
-    import json
-
-    print(json.dumps(document, indent=2, ensure_ascii=False))
+    print(json_text(document, indent=2))
 
 
 def note(text: str) -> None:

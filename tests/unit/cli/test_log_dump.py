@@ -10,6 +10,7 @@ import pytest
 from scriba.cli.main import main
 from scriba.records.batch import EndTxnMarker, Record, encode_batch, end_txn_batch, stamp
 from scriba.records.compression import Codec
+from scriba.text import printable
 
 BASE = 100
 NAME = f"{BASE:020d}"
@@ -77,6 +78,18 @@ def test_the_table_for_people(directory: Path, capsys: pytest.CaptureFixture[str
     assert record == '    100 1970-01-01T00:00:01.000Z key="k" value="v" h={"base64": "/w=="}'
     assert rest[-1].startswith("  4 records in 3 batches, offsets 100..103")
     assert rest[-1].endswith("; 2 offset index entries, 2 time index entries")
+
+
+def test_what_records_hold_does_not_reach_the_terminal_as_it_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    obeyed = "\x1b[31m\x9b1m\u202e"
+    record = Record(0, 1000, obeyed.encode(), obeyed.encode(), [(obeyed, obeyed.encode())])
+    (tmp_path / f"{NAME}.log").write_bytes(encode_batch([record], base_offset=BASE))
+    for words in (["-r"], ["-r", "--json"]):
+        assert main(["log", "dump", *words, str(tmp_path)]) == 0
+        told = capsys.readouterr().out
+        assert printable(told) == told
 
 
 @pytest.mark.parametrize(

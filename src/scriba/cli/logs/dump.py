@@ -5,7 +5,6 @@ last segment of a running node the end of the file may be a batch that is just b
 """
 
 import argparse
-import json
 import os
 import struct
 from bisect import bisect_left
@@ -31,6 +30,7 @@ from scriba.records.header import (
 )
 from scriba.records.record import Record
 from scriba.storage.directory.names import INDEX, LOG, TIME_INDEX, parse_file
+from scriba.text import json_text, printable
 
 _CHUNK: Final = 1 << 20
 _OFFSET_ENTRY: Final = struct.Struct(">II")
@@ -277,7 +277,7 @@ def _record_line(record: Record, control: bool) -> str:
     start = f"{record.offset} {_time(record.timestamp)}"
     if control:
         return f"{start} {_control(record)}"
-    headers = "".join(f" {name}={_shown(content)}" for name, content in record.headers)
+    headers = "".join(f" {printable(name)}={_shown(content)}" for name, content in record.headers)
     return f"{start} key={_shown(record.key)} value={_shown(record.value)}{headers}"
 
 
@@ -302,9 +302,9 @@ def _show_json(path: str, options: argparse.Namespace) -> bool:
     segment, batches = examine(path, options.records)
     for batch in batches:
         if not options.quiet:
-            print(json.dumps(_batch_document(path, batch), ensure_ascii=False))
+            print(json_text(_batch_document(path, batch)))
     print(
-        json.dumps(
+        json_text(
             {
                 "type": "segment",
                 "file": path,
@@ -316,8 +316,7 @@ def _show_json(path: str, options: argparse.Namespace) -> bool:
                 "index_entries": segment.entries.get(INDEX),
                 "time_index_entries": segment.entries.get(TIME_INDEX),
                 "problems": segment.problems,
-            },
-            ensure_ascii=False,
+            }
         )
     )
     return not segment.problems
@@ -377,7 +376,7 @@ def _control(record: Record) -> str:
 
 
 def _shown(data: bytes | None) -> str:
-    return json.dumps(to_json(data), ensure_ascii=False)
+    return json_text(to_json(data))
 
 
 def _time(milliseconds: int) -> str:

@@ -15,6 +15,8 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from scriba.text import json_text
+
 if TYPE_CHECKING:
     from scriba.client import ConsumerRecord
 
@@ -23,18 +25,6 @@ Headers = Sequence[tuple[str, bytes | None]]
 _READ: Final = ("topic", "key", "value", "headers", "partition", "timestamp")
 _PASSED_OVER: Final = ("offset", "timestamp_type")
 _BASE64: Final = "base64"
-_WRITTEN_OUT: Final = {
-    number: f"\\u{number:04x}"
-    for number in (
-        *range(0x7F, 0xA0),
-        *range(0x202A, 0x202F),
-        *range(0x2066, 0x206A),
-        0x2028,
-        0x2029,
-    )
-}
-"""What JSON allows as it is, and some programs take for the end of a line, or a terminal obeys."""
-
 _MAX_INT32: Final = 2**31 - 1
 _MAX_INT64: Final = 2**63 - 1
 
@@ -65,7 +55,7 @@ def to_line(record: "ConsumerRecord[Any, Any]") -> str:
         "key": to_json(record.key),
         "value": to_json(record.value),
     }
-    return json.dumps(document, ensure_ascii=False).translate(_WRITTEN_OUT)
+    return json_text(document)
 
 
 def to_json(data: bytes | None) -> str | dict[str, str] | None:
