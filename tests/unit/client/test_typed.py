@@ -38,6 +38,15 @@ async def main() -> None:
     both = SyncConsumer(bootstrap_servers="a:1", key_deserializer=length, value_deserializer=str)
     reveal_type(next(both).key)  # note: int | None
     reveal_type(next(both).value)  # note: str | None
+    lambdas = Consumer(bootstrap_servers="a:1", value_deserializer=lambda data: data.decode())
+    reveal_type((await lambdas.poll())[0].value)  # note: str | None
+    keyed = SyncConsumer(bootstrap_servers="a:1", key_deserializer=lambda data: len(data))
+    reveal_type(next(keyed).key)  # note: int | None
+    reveal_type(next(keyed).value)  # note: bytes | None
+    mixed = Consumer(bootstrap_servers="a:1", key_deserializer="str", value_deserializer=length)
+    reveal_type((await mixed.poll())[0].value)  # note: Any
+    optional: dict[str, str] | None = None
+    Consumer(optional, value_deserializer=length)
     named = Consumer(bootstrap_servers="a:1", value_deserializer="json")
     reveal_type((await named.poll())[0].value)  # note: Any
     said: Consumer[str, dict[str, int]] = Consumer({"bootstrap.servers": "a:1"})

@@ -97,10 +97,32 @@ class Consumer(Generic[K, V]):
     @overload
     def __init__(
         self: "Consumer[Any, Any]",
-        config: Mapping[str, Any] | None = None,
+        config: Mapping[str, Any] | None,
         *,
         key_deserializer: str | Callable[[bytes], Any] = "bytes",
         value_deserializer: str | Callable[[bytes], Any] = "bytes",
+        _ports: Ports | None = None,
+        **keywords: Unpack[ConsumerKeywords],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: "Consumer[Any, Any]",
+        config: None = None,
+        *,
+        key_deserializer: str,
+        value_deserializer: str | Callable[[bytes], Any] = "bytes",
+        _ports: Ports | None = None,
+        **keywords: Unpack[ConsumerKeywords],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: "Consumer[Any, Any]",
+        config: None = None,
+        *,
+        key_deserializer: str | Callable[[bytes], Any] = "bytes",
+        value_deserializer: str,
         _ports: Ports | None = None,
         **keywords: Unpack[ConsumerKeywords],
     ) -> None: ...

@@ -91,10 +91,30 @@ class SyncConsumer(Sync[Consumer[K, V]], Generic[K, V]):
     @overload
     def __init__(
         self: "SyncConsumer[Any, Any]",
-        config: Mapping[str, Any] | None = None,
+        config: Mapping[str, Any] | None,
         *,
         key_deserializer: str | Callable[[bytes], Any] = "bytes",
         value_deserializer: str | Callable[[bytes], Any] = "bytes",
+        **keywords: Unpack[ConsumerKeywords],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: "SyncConsumer[Any, Any]",
+        config: None = None,
+        *,
+        key_deserializer: str,
+        value_deserializer: str | Callable[[bytes], Any] = "bytes",
+        **keywords: Unpack[ConsumerKeywords],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: "SyncConsumer[Any, Any]",
+        config: None = None,
+        *,
+        key_deserializer: str | Callable[[bytes], Any] = "bytes",
+        value_deserializer: str,
         **keywords: Unpack[ConsumerKeywords],
     ) -> None: ...
 
