@@ -208,6 +208,11 @@ def test_a_word_that_is_nearly_right_is_guessed(capsys: pytest.CaptureFixture[st
     with pytest.raises(SystemExit):
         main(["quit"])
     assert "there are up, demo, topic, " in capsys.readouterr().err
+    for words in (["-b", "kafka:9092", "topic", "list"], ["topic", "-b", "kafka:9092", "list"]):
+        with pytest.raises(SystemExit):
+            main(words)
+        told = capsys.readouterr().err
+        assert "no 'kafka:9092'; -b and what it is given belong behind the command (see" in told
     for words, near in (
         (["up", "--prot", "1"], "--prot 1; did you mean --port?"),
         (["consume", "t", "--fromat=%s"], "--fromat=%s; did you mean --format?"),

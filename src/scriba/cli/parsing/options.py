@@ -1,6 +1,7 @@
 """What the arguments of commands are made of: the options they share, and single words."""
 
 import argparse
+import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
@@ -36,10 +37,15 @@ class Parser(argparse.ArgumentParser):
     what is wrong with them."""
 
     _by_words = False
+    _early: str | None = None
+    """The option that stands where a command is due."""
 
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: Any = None
     ) -> tuple[Any, list[str]]:
+        if self._subparsers is not None:
+            first = (sys.argv[1:] if args is None else args)[:1]
+            self._early = next((word for word in first if word.startswith("-")), None)
         if self._by_words or self._subparsers is not None:
             return super().parse_known_args(args, namespace)
         self._by_words = True  # it calls this method again, once for options, once for words
@@ -64,8 +70,11 @@ class Parser(argparse.ArgumentParser):
         from difflib import get_close_matches
 
         choices = list(map(str, action.choices))
-        near = get_close_matches(str(value), choices, 1)
-        advice = f"did you mean {near[0]}?" if near else f"there are {', '.join(choices)}"
+        advice = f"there are {', '.join(choices)}"
+        if near := get_close_matches(str(value), choices, 1):
+            advice = f"did you mean {near[0]}?"
+        elif self._early is not None and isinstance(action, argparse._SubParsersAction):
+            advice = f"{self._early} and what it is given belong behind the command"
         raise argparse.ArgumentError(action, f"no {value!r}; {advice}")
 
     def parse_args(  # type: ignore[override]
