@@ -108,6 +108,14 @@ def test_a_bad_value_says_what_would_be_good() -> None:
     assert refusal(log_dirs="/a,,/b").endswith("has an empty item; remove the extra comma")
 
 
+@pytest.mark.parametrize("key", ["offsets_topic", "transaction_state_log"])
+def test_segments_that_no_topic_may_have_are_refused_for_internal_topics(key: str) -> None:
+    """Their topic could not be made, and nobody would have a coordinator."""
+    assert refusal(**{f"{key}_segment_bytes": "1048575"}) == (
+        f"{key.replace('_', '.')}.segment.bytes=1048575: must be at least 1048576, as of any topic"
+    )
+
+
 def test_replicas_are_selected_by_rack_or_not_at_all() -> None:
     for name in ("RackAwareReplicaSelector", "LeaderSelector"):
         given = {"replica.selector.class": f"org.apache.kafka.common.replica.{name}"}

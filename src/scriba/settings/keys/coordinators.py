@@ -7,7 +7,7 @@ Kafka's defaults ask of the internal topics: there they have one, and one in-syn
 from typing import Final
 
 from scriba.config import ConfigError, Importance, Kind, Scope, Settings, setting
-from scriba.settings.topic import MAX_INT
+from scriba.settings.topic import MAX_INT, TopicSettings
 
 HIGH, LOW = Importance.HIGH, Importance.LOW
 CLUSTER_WIDE = Scope.CLUSTER_WIDE
@@ -24,6 +24,12 @@ def _assignors(given: tuple[str, ...]) -> str | None:
         return "must name an assignor"
     wrong = next((name for name in given if name not in ASSIGNORS), None)
     return None if wrong is None else f"must be from {', '.join(ASSIGNORS)}"
+
+
+def _segment(given: int) -> str | None:
+    """Else the topic could not be made, and nobody would have a coordinator."""
+    least = TopicSettings.table["segment.bytes"].at_least
+    return None if least is None or given >= least else f"must be at least {least}, as of any topic"
 
 
 class GroupKeys(Settings):
@@ -180,6 +186,7 @@ class GroupKeys(Settings):
         default=104_857_600,
         at_least=1,
         importance=HIGH,
+        check=_segment,
         doc="Size at which a new segment of `__consumer_offsets` begins, fixed when it is made.",
     )
     offsets_topic_compression_codec: int = setting(
@@ -295,6 +302,7 @@ class TransactionKeys(Settings):
         default=104_857_600,
         at_least=1,
         importance=HIGH,
+        check=_segment,
         doc="Size at which a new segment of `__transaction_state` begins, fixed when it is made.",
     )
     transaction_state_log_load_buffer_size: int = setting(
