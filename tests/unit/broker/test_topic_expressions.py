@@ -97,3 +97,25 @@ def test_many_topics_are_matched_in_slices(
         assert len(slices) > 3
 
     in_a_node(script, offsets_topic_num_partitions=1)
+
+
+def test_a_group_of_many_expressions_finds_the_topics_of_all_together(
+    in_a_node: InANode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It asks for those of all at once, and comes again when one of them is not ready."""
+    monkeypatch.setattr(cluster_topics, "SLICE_VISITS", 1)
+
+    async def script(node: Node, world: ProcessWorld) -> None:
+        member = await Subscriber(node, world).ready()
+        for name in ("told-1", "told-2"):
+            await member.create(name)
+        topics = cluster_topics.ClusterTopics(node)
+        expressions = [f"told-{n}|x" for n in range(6)]
+        tries = 0
+        while any(topics.matching(each, None) is None for each in expressions):
+            tries += 1
+            assert tries <= len(expressions)
+            await asyncio.sleep(1)
+        assert topics.matching("told-2|x", None) == frozenset({"told-2"})
+
+    in_a_node(script, offsets_topic_num_partitions=1)

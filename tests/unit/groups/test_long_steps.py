@@ -14,6 +14,7 @@ from scriba.groups.classic.group import ClassicGroup, Member, Phase
 from scriba.groups.consumer import describe as consumer_describe
 from scriba.groups.consumer.group import ConsumerGroup
 from scriba.groups.consumer.member import ConsumerMember
+from scriba.groups.consumer.topic_hash import AT_ONCE as HASHED_AT_ONCE
 from scriba.groups.listing import AT_ONCE
 from scriba.groups.offsets.commit import begin_simple_group
 from scriba.groups.offsets.expiry import PLACES_PER_TICK
@@ -22,6 +23,12 @@ from scriba.groups.store import OFFSETS_AT_ONCE, Committed, Store
 from scriba.instant import Instant
 from scriba.outcome import Caller, Outcome, at_once
 from scriba.wire.messages import groups as wire
+from scriba.wire.messages.stored_groups import (
+    ConsumerGroupMetadataValue as EpochValue,
+)
+from scriba.wire.messages.stored_groups import (
+    ConsumerGroupRegularExpressionValue as RegexValue,
+)
 from scriba.wire.schema import Message
 from tests.unit.groups.shard import Shard
 
@@ -443,3 +450,75 @@ def test_what_is_counted_beside_the_offsets_is_what_there_is(
                 topics = by_topic.setdefault(topic, {})
                 topics[name] = topics.get(name, 0) + 1
         assert (store.unstable, store.by_topic) == (unstable, by_topic)
+
+
+# --- consumer groups of many topics ---
+
+
+def hears(member_id: str, epoch: int, **facts: Any) -> wire.ConsumerGroupHeartbeatRequest:
+    said: dict[str, Any] = {"rebalance_timeout_ms": 60_000, "topic_partitions": []}
+    return wire.ConsumerGroupHeartbeatRequest(
+        group_id="g", member_id=member_id, member_epoch=epoch, **(said | facts)
+    )
+
+
+def of_many_topics(shard: Shard, *member_ids: str) -> ConsumerGroup:
+    """A consumer group whose members have subscribed to many topics that nobody has hashed yet."""
+    for n in range(MANY):
+        shard.topics.create(f"t{n}", 1)
+    for member_id in member_ids:
+        shard.do(hears(member_id, 0, subscribed_topic_names=list(shard.topics.topics)), 1)
+    group: ConsumerGroup = shard.group()
+    return group
+
+
+def test_topics_of_a_group_are_hashed_in_slices_when_a_member_joins(shard: Shard) -> None:
+    of_many_topics(shard, "a")
+    out = asked(shard, hears("b", 0, subscribed_topic_names=["t1"]), 1)
+    assert not out.records, "nothing is stored before all of it is known"
+    steps, done = stepped(out.work)
+    assert steps >= MANY // HASHED_AT_ONCE
+    ((_, answer),) = done.replies
+    assert not answer.error_code  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("how", ["leaves", "is removed", "is not heard of"])
+def test_topics_of_a_group_are_hashed_in_slices_when_a_member_goes(shard: Shard, how: str) -> None:
+    group = of_many_topics(shard, "a", "b")
+    epoch = group.epoch
+    if how == "leaves":
+        out = asked(shard, hears("b", -1), 1)
+    elif how == "is removed":
+        named = [wire.MemberIdentity(member_id="b")]
+        out = asked(shard, wire.LeaveGroupRequest(group_id="g", members=named), 5)
+    else:
+        late = Instant(shard.now.mono_ms + 45_000, shard.now.wall_ms + 45_000)
+        out = shard.machine.tick(late)
+    steps, done = stepped(out.work)
+    assert steps >= MANY // HASHED_AT_ONCE
+    assert [v.epoch for _, v in done.records if isinstance(v, EpochValue)] == [epoch + 1]
+
+
+def test_topics_of_a_group_are_hashed_in_slices_when_they_changed(shard: Shard) -> None:
+    group = of_many_topics(shard, "a")
+    group.stale = True
+    quiet = hears("a", group.members["a"].epoch, topic_partitions=None)
+    steps, done = stepped(asked(shard, quiet, 1).work)
+    assert steps >= MANY // HASHED_AT_ONCE
+    assert not any(isinstance(v, EpochValue) for _, v in done.records), "they are the same"
+
+
+def test_expressions_of_a_group_are_matched_one_in_a_slice(shard: Shard) -> None:
+    shard.topics.create("t", 1)
+    count = 20
+    for n in range(count):
+        shard.do(hears(f"m{n}", 0, subscribed_topic_regex=f"t|{n}"), 1)
+    shard.topics.create("7", 1)
+    shard.change_topics("7")
+    shard.pass_time(10_001)
+    epoch = shard.group().members["m3"].epoch
+    steps, done = stepped(asked(shard, hears("m3", epoch, topic_partitions=None), 1).work)
+    assert steps >= count
+    found = {k.regular_expression: v.topics for k, v in done.records if isinstance(v, RegexValue)}  # type: ignore[attr-defined]
+    assert len(found) == count
+    assert sorted(found["t|7"]) == ["7", "t"]

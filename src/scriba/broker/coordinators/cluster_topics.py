@@ -22,7 +22,8 @@ SLICE_VISITS: Final = 20_000
 SLICE_TOPICS: Final = 2_000
 """What is matched against an expression at a time: some milliseconds."""
 KEPT_FOR_S: Final = 60.0
-"""How long topics that were found wait to be asked for."""
+"""How long topics that were found are told, as long as there are no others. A group asks for those
+of all its expressions together, and comes again until it has them all."""
 
 
 class TopicSource(BackgroundTasks, MetadataView, Timekeeping, Protocol):
@@ -85,7 +86,7 @@ class ClusterTopics:
     def __init__(self, node: TopicSource) -> None:
         self._node = node
         self._searches: dict[tuple[str, Sees | None], TopicSearch] = {}
-        """Under way, or done and not yet asked for."""
+        """Under way, or done a short while ago."""
         self._known: dict[bytes, TopicFacts] = {}
         self._known_at = -1
 
@@ -101,11 +102,10 @@ class ClusterTopics:
         return self._node.image.topics_by_name
 
     def matching(self, expression: str, sees: Sees | None) -> frozenset[str] | None:
-        search = self._searches.pop((expression, sees), None)
+        search = self._searches.get((expression, sees))
         if search is None or search.shape != self._node.shape:
             search = TopicSearch(self._node, expression, sees)
         elif not search.done:
-            self._searches[expression, sees] = search
             return None
         if search.advance():
             return search.found()
@@ -117,7 +117,6 @@ class ClusterTopics:
         pace = Pace(self._node.world.clock)
         while not search.advance():
             await pace()
-        # Nobody may come back for it: the member has gone, say.
         await asyncio.sleep(KEPT_FOR_S)
         if self._searches.get(search.key) is search:
             del self._searches[search.key]

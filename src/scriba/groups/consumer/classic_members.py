@@ -43,7 +43,7 @@ from scriba.groups.consumer.reconcile import Owned
 from scriba.groups.refusals import refused
 from scriba.groups.state import State, Timer, client_host, fresh_uuid
 from scriba.instant import Instant
-from scriba.outcome import Caller, Outcome, Token, begun, carry_on
+from scriba.outcome import Caller, Outcome, Token, at_once, begun, carry_on
 from scriba.wire.messages.groups import (
     HeartbeatRequest,
     HeartbeatResponse,
@@ -205,7 +205,8 @@ def _downgrade(
 ) -> ConsumerMember:
     """The last member of the consumer protocol came back as a classic one. Unless it changed
     something, the target still holds, and the group need not rebalance."""
-    update(state, draft, before, after, out, now)
+    # In one go: the rebalance may be the work of this outcome, and then nothing is to come before.
+    at_once(update(state, draft, before, after, out, now))
     member = draft.group.members[after.member_id]
     why = None
     if draft.group.target_epoch < draft.group.epoch:
@@ -272,7 +273,7 @@ def _heartbeat(
 ) -> Generator[None, None, None]:
     group = draft.group
     # Where only classic members are left there may be no other heartbeat to find this out.
-    update(state, draft, member, member, out, now)
+    yield from update(state, draft, member, member, out, now)
     yield from retarget(state, draft, now)
     looked(state, draft)
     out.records = draft.records

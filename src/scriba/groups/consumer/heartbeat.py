@@ -32,7 +32,7 @@ from scriba.groups.consumer.progress import (
 from scriba.groups.consumer.reconcile import Owned, owned_by
 from scriba.groups.state import State, Timer, client_host
 from scriba.instant import Instant
-from scriba.outcome import Caller, Outcome, Token, begun
+from scriba.outcome import Caller, Outcome, Token, begun, carry_on
 from scriba.wire.messages.groups import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
@@ -125,7 +125,7 @@ def _stay(
 ) -> Generator[None, None, ConsumerGroupHeartbeatResponse]:
     joining = request.member_epoch == JOIN_EPOCH
     standing = state.store.groups.get(request.group_id)
-    draft = _open(state, request.group_id, joining)
+    draft = yield from _open(state, request.group_id, joining)
     draft.sees = caller.sees
     check_room(state, draft.group, request.member_id)
     owned = None
@@ -179,7 +179,7 @@ def _interval_ms(state: State, group: ConsumerGroup, member: ConsumerMember, now
     return min(interval, SOON_MS) if soon else interval
 
 
-def _open(state: State, group_id: str, joining: bool) -> Draft:
+def _open(state: State, group_id: str, joining: bool) -> Generator[None, None, Draft]:
     group = state.store.groups.get(group_id)
     if isinstance(group, ConsumerGroup):
         return Draft(group)
@@ -187,7 +187,7 @@ def _open(state: State, group_id: str, joining: bool) -> Draft:
         what = "not found" if group is None else "is not a consumer group"
         refuse(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} {what}.")
     if isinstance(group, ClassicGroup) and not group.empty():
-        return upgrade(state, group)
+        return (yield from upgrade(state, group))
     draft = Draft(ConsumerGroup(group_id))
     if group is not None:
         draft.records += group.tombstones()
@@ -318,7 +318,7 @@ def fence(
     now: Instant,
 ) -> None:
     """Takes members out, and what they had with them. If only members of the classic protocol
-    remain, the group may go back to that protocol."""
+    remain, the group may go back to that protocol. It is the last part of its step."""
     if not members:
         return
     for member in members:
@@ -335,7 +335,11 @@ def fence(
         draft.write(*records.no_member(group.group_id, member.member_id))
     for regex in sorted({member.regex for member in members}):
         drop_unused_regex(draft, regex)
-    raise_epoch(state, draft)
+    carry_on(out, _shrink(state, draft, out))
+
+
+def _shrink(state: State, draft: Draft, out: Outcome) -> Generator[None, None, None]:
+    yield from raise_epoch(state, draft)
     out.records += draft.records
 
 

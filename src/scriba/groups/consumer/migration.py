@@ -7,6 +7,8 @@ the consumer protocol leaves, or comes back as a classic one: the generation goe
 epoch, and the group rebalances. A group without members changes without asking the policy.
 """
 
+from collections.abc import Generator
+
 from scriba.errors import ErrorCode, KafkaError, ParseError
 from scriba.events import Event, EventKind
 from scriba.groups.classic.embedded import (
@@ -23,7 +25,7 @@ from scriba.groups.consumer import records
 from scriba.groups.consumer.group import ConsumerGroup, Draft
 from scriba.groups.consumer.member import Classic, ConsumerMember, hold
 from scriba.groups.consumer.progress import cancel_timers
-from scriba.groups.consumer.topic_hash import metadata_hash
+from scriba.groups.consumer.topic_hash import hashing
 from scriba.groups.state import State
 from scriba.instant import Instant
 from scriba.outcome import Outcome, at_once
@@ -32,7 +34,7 @@ UPWARDS = ("upgrade", "bidirectional")
 DOWNWARDS = ("downgrade", "bidirectional")
 
 
-def upgrade(state: State, group: ClassicGroup) -> Draft:
+def upgrade(state: State, group: ClassicGroup) -> Generator[None, None, Draft]:
     """The classic group as a consumer group; nothing has happened until the draft is stored."""
     why = None
     if state.settings.consumer_migration_policy.lower() not in UPWARDS:
@@ -56,7 +58,7 @@ def upgrade(state: State, group: ClassicGroup) -> Draft:
     draft = Draft(ConsumerGroup(group.group_id))
     draft.records += group.tombstones()
     draft.write(*(records.member(group.group_id, member) for member in members))
-    hashed = metadata_hash(draft.group.topics(), state.topics)
+    hashed = yield from hashing(draft.group.topics(), state.topics)
     draft.write(
         records.epoch(group.group_id, group.generation, hashed),
         *(

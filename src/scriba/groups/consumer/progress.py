@@ -16,7 +16,7 @@ from scriba.groups.consumer import records
 from scriba.groups.consumer.group import ConsumerGroup, Draft
 from scriba.groups.consumer.member import STATIC_LEAVE_EPOCH, ConsumerMember, MemberState
 from scriba.groups.consumer.reconcile import Goal, Owned, reconcile
-from scriba.groups.consumer.topic_hash import metadata_hash
+from scriba.groups.consumer.topic_hash import hashing
 from scriba.groups.regex.syntax import BadExpression
 from scriba.groups.state import State, Timer
 from scriba.instant import Instant
@@ -43,7 +43,7 @@ def settle(
     now: Instant,
 ) -> Generator[None, None, ConsumerMember]:
     """The member as it comes out of this; `before` is what it was, or a blank if it is new."""
-    update(state, draft, before, after, out, now)
+    yield from update(state, draft, before, after, out, now)
     yield from retarget(state, draft, now)
     member = step(state, draft, owned, before, after, now)
     looked(state, draft)
@@ -57,19 +57,20 @@ def update(
     after: ConsumerMember,
     out: Outcome,
     now: Instant,
-) -> None:
+) -> Generator[None, None, None]:
     """Stores what the member says of itself, and the new group epoch that follows from it or from
-    topics that have changed."""
+    topics that have changed. Where there are many topics, or expressions, that is done in slices.
+    """
     if draft.group.members.get(after.member_id) != after:
         draft.write(records.member(draft.group.group_id, after))
-    matched_others = _resolve(state, draft, before, after, out, now)
+    matched_others = yield from _resolve(state, draft, before, after, out, now)
     group = draft.group
-    if (
-        matched_others
-        or _resubscribed(before, after)
-        or (group.stale and metadata_hash(group.topics(), state.topics) != group.metadata_hash)
-    ):
-        raise_epoch(state, draft)
+    if matched_others or _resubscribed(before, after):
+        yield from raise_epoch(state, draft)
+    elif group.stale:
+        hashed = yield from hashing(group.topics(), state.topics)
+        if hashed != group.metadata_hash:
+            _write_epoch(draft, hashed)
 
 
 def _resubscribed(before: ConsumerMember, after: ConsumerMember) -> bool:
@@ -83,9 +84,12 @@ def looked(state: State, draft: Draft) -> None:
         standing.stale, standing.topics_came = False, draft.group.topics_came
 
 
-def raise_epoch(state: State, draft: Draft) -> None:
+def raise_epoch(state: State, draft: Draft) -> Generator[None, None, None]:
+    _write_epoch(draft, (yield from hashing(draft.group.topics(), state.topics)))
+
+
+def _write_epoch(draft: Draft, hashed: int) -> None:
     group = draft.group
-    hashed = metadata_hash(group.topics(), state.topics)
     draft.write(records.epoch(group.group_id, group.epoch + 1, hashed))
     if group.has_partition_metadata:
         draft.write(records.no_partition_metadata(group.group_id))
@@ -101,7 +105,7 @@ def _resolve(
     after: ConsumerMember,
     out: Outcome,
     now: Instant,
-) -> bool:
+) -> Generator[None, None, bool]:
     """Brings the topics of the group's expressions up to date; whether any of them changed.
 
     Unlike Kafka, which does it aside and tells at a later heartbeat, a new expression is resolved
@@ -116,7 +120,7 @@ def _resolve(
             return False
         draft.write(records.regex(group_id, after.regex, topics, 1, now.wall_ms))
         return True
-    return _refresh(state, draft, out, now) if draft.group.regexes else False
+    return (yield from _refresh(state, draft, out, now)) if draft.group.regexes else False
 
 
 def drop_unused_regex(draft: Draft, regex: str) -> None:
@@ -125,7 +129,7 @@ def drop_unused_regex(draft: Draft, regex: str) -> None:
         draft.write(records.no_regex(group.group_id, regex))
 
 
-def _refresh(state: State, draft: Draft, out: Outcome, now: Instant) -> bool:
+def _refresh(state: State, draft: Draft, out: Outcome, now: Instant) -> Generator[None, None, bool]:
     group = draft.group
     age = now.wall_ms - min(resolved.wall_ms for resolved in group.regexes.values())
     limit = state.settings.consumer_regex_refresh_interval_ms
@@ -145,6 +149,7 @@ def _refresh(state: State, draft: Draft, out: Outcome, now: Instant) -> bool:
         if topics is None:
             return False  # a later heartbeat will know
         found[regex] = topics
+        yield
     moved = False
     for regex, topics in found.items():
         resolved = group.regexes[regex]

@@ -6,12 +6,13 @@ no seed); then the hashes of the subscribed topics that exist, in the order of t
 hashed again. Since the number is Kafka's, a group that moves here from there does not rebalance.
 """
 
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 from functools import lru_cache
 from struct import Struct, pack
 from typing import Final
 
 from scriba.groups.facts import TopicFacts, Topics
+from scriba.outcome import at_once
 
 _MASK: Final = (1 << 64) - 1
 _LOW: Final = (1 << 32) - 1
@@ -38,18 +39,34 @@ _SECRET: Final = bytes.fromhex(
 _STRIPE: Final = 64
 _STRIPES_PER_BLOCK: Final = (len(_SECRET) - _STRIPE) // 8
 
+AT_ONCE: Final = 250
+"""Topics that are hashed in one go: some milliseconds."""
+
+REMEMBERED: Final = 1 << 15
+"""Topics whose hashes are kept: each member that joins has all those of its group hashed."""
+
 _int = Struct("<i").pack
 _eight = Struct("<8Q").unpack_from
 
 
 def metadata_hash(names: Iterable[str], topics: Topics) -> int:
     """A signed 64-bit number; 0 where none of the topics exists."""
-    found = (topics.get(name) for name in sorted(names))
-    hashes = [_topic_hash(topic) for topic in found if topic is not None]
+    return at_once(hashing(names, topics))
+
+
+def hashing(names: Iterable[str], topics: Topics) -> Generator[None, None, int]:
+    """As `metadata_hash`, in slices: there may be tens of thousands of topics."""
+    hashes: list[int] = []
+    for count, name in enumerate(sorted(names), 1):
+        topic = topics.get(name)
+        if topic is not None:
+            hashes.append(_topic_hash(topic))
+        if count % AT_ONCE == 0:
+            yield
     return _signed(xxh3(pack(f"<{len(hashes)}Q", *hashes))) if hashes else 0
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=REMEMBERED)
 def _topic_hash(topic: TopicFacts) -> int:
     parts = [b"\0", topic.id[7::-1], topic.id[:7:-1], _text(topic.name), _int(topic.partitions)]
     for partition in range(topic.partitions):

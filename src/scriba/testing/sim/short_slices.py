@@ -47,6 +47,7 @@ SHORTEST: Final = {
     "groups.classic.rebalance": {"AT_ONCE": 1},
     "groups.consumer.describe": {"AT_ONCE": 0},
     "groups.consumer.progress": {"AT_ONCE": 1},
+    "groups.consumer.topic_hash": {"AT_ONCE": 1},
     "groups.listing": {"AT_ONCE": 1},
     "groups.offsets.commit": {"AT_ONCE": 1},
     "groups.offsets.fetch": {"AT_ONCE": 1},
