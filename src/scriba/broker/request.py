@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable
-from typing import Final, Generic, Protocol, TypeVar
+from collections.abc import Awaitable, Callable, Generator
+from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
+
+from scriba.runtime.loop.pace import Pace, in_slices
+
+if TYPE_CHECKING:
+    from scriba.runtime.ports import Clock
 
 T = TypeVar("T")
 
@@ -87,6 +92,15 @@ class Deferred(Generic[T]):
         self.awaitable = awaitable
         self.pipelined = pipelined
         self.keeps_frame = keeps_frame
+
+
+def at_once_or_deferred(work: Generator[None, None, T], clock: Clock) -> T | Deferred[T]:
+    """What work comes to; where it gives way, the rest of it is done in slices."""
+    try:
+        next(work)
+    except StopIteration as done:
+        return done.value  # type: ignore[no-any-return]
+    return Deferred(in_slices(work, Pace(clock)))
 
 
 class Later(Deferred[T], ABC):

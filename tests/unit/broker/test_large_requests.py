@@ -14,6 +14,7 @@ from typing import Any, cast
 import pytest
 
 from scriba.broker.api.table import api_table
+from scriba.broker.handlers.groups.producers import describe_producers
 from scriba.broker.handlers.records import fetch as fetch_handler
 from scriba.broker.net import connection as connections
 from scriba.broker.net.answers import KeptFrame, LargeAnswer, Unsent
@@ -22,6 +23,7 @@ from scriba.broker.net.large_requests import (
     DEFAULT,
     LIMITS,
     MAX_REPEATS,
+    TOLD_AT_ONCE,
     cut_of,
     letting_go,
     parts,
@@ -32,9 +34,12 @@ from scriba.errors import ErrorCode
 from scriba.groups.classic.group import ClassicGroup, Member
 from scriba.groups.machine import Groups
 from scriba.outcome import at_once as all_at_once
-from scriba.records.batch import Record, encode_batch, read_header
+from scriba.records.batch import encode_batch, read_header
 from scriba.runtime.loop import pace
 from scriba.runtime.ports import Stream
+from scriba.settings import NodeSettings
+from scriba.settings.describe import describe_broker
+from scriba.testing.sim.plays.compacting import keyed
 from scriba.testing.sim.world.peer import Peer
 from scriba.testing.sim.world.world import ProcessWorld
 from scriba.wire.apis import API, ApiKey
@@ -291,6 +296,32 @@ def test_a_partition_is_asked_for_its_producers_once(in_a_node: InANode) -> None
     in_a_node(script)
 
 
+def test_a_partition_of_many_producers_is_described_in_slices(in_a_node: InANode) -> None:
+    async def script(node: Node, world: ProcessWorld) -> None:
+        client = await begin(world)
+        partition = node.replicas.find("e0", 0)
+        for producer_id in range(100):
+            batch = encode_batch(
+                keyed([("k", "v")], 0), producer_id=producer_id, producer_epoch=0, base_sequence=0
+            )
+            partition.log.append(memoryview(batch), read_header(batch), 0, world.clock.now())
+        asked = [txn.TopicRequest(name="e0", partition_indexes=[0])]
+        request = txn.DescribeProducersRequest(topics=asked)
+        answer = describe_producers(node, broker_context(61, 0, 0), request)
+        assert isinstance(answer, Deferred), "all of it was told in one go"
+        answer.awaitable.close()  # type: ignore[attr-defined]
+        told = await client.send(request, 0, txn.DescribeProducersResponse)
+        producers = told.topics[0].partitions[0].active_producers
+        assert [each.producer_id for each in producers] == list(range(100))
+
+    in_a_node(script)
+
+
+def test_few_resources_are_described_with_all_their_settings_in_one_go() -> None:
+    rows = len(describe_broker(NodeSettings.parse({"node.id": "1"})))
+    assert LIMITS[ApiKey.DESCRIBE_CONFIGS].at_once * rows < TOLD_AT_ONCE // 2
+
+
 @pytest.mark.parametrize("times", [2, 900, 5_000])
 def test_a_group_is_asked_for_all_its_offsets_once(in_a_node: InANode, times: int) -> None:
     """Six bytes for each time it is named would else be answered by all that it has committed."""
@@ -412,30 +443,6 @@ def test_a_large_group_that_is_described_again_and_again_is_encoded_in_slices(
         assert slices.count >= repeats * members // pace.BETWEEN_LOOKS
         assert slices.largest <= pace.BETWEEN_LOOKS
         assert rounds > 1
-
-    in_a_node(script)
-
-
-def test_a_partition_of_many_producers_is_described_in_slices(
-    in_a_node: InANode, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    count = 2_000
-    slices = Slices(monkeypatch)
-
-    async def script(node: Node, world: ProcessWorld) -> None:
-        client, other = await begin(world), await dial(world)
-        log = node.replicas.find("e0", 0).log
-        for n in range(count):
-            batch = encode_batch([Record()], producer_id=n, producer_epoch=0, base_sequence=7)
-            log.producers.update(read_header(batch), n, 0)
-        asked = txn.TopicRequest(name="e0", partition_indexes=[0])
-        request = txn.DescribeProducersRequest(topics=[asked])
-        slices.count = 0
-        answer = client.send(request, 0, txn.DescribeProducersResponse)
-        await other.send(metadata.ApiVersionsRequest(), 0, metadata.ApiVersionsResponse)
-        (told,) = (await answer).topics[0].partitions
-        assert [each.producer_id for each in told.active_producers] == list(range(count))
-        assert slices.count >= count // pace.BETWEEN_LOOKS
 
     in_a_node(script)
 

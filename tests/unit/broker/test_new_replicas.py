@@ -11,7 +11,7 @@ from scriba.broker.metrics.exposition import render
 from scriba.broker.node import Node
 from scriba.broker.partitions import replicas
 from scriba.broker.partitions.partition import Partition
-from scriba.broker.request import ANONYMOUS, Context
+from scriba.broker.request import ANONYMOUS, Context, Deferred
 from scriba.errors import ErrorCode, KafkaError
 from scriba.settings import NodeSettings
 from scriba.storage.directory.logdir import LogDir
@@ -28,6 +28,7 @@ from scriba.wire.messages.admin import (
     DeleteTopicState,
     DescribableLogDirTopic,
     DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
 )
 from scriba.wire.messages.brokers import AssignReplicasToDirsRequest
 from scriba.wire.schema import Message
@@ -83,6 +84,16 @@ async def some_made(world: ProcessWorld, topic: str) -> None:
     raise AssertionError("no log got its files")
 
 
+async def in_slices_of(
+    node: Node, context: Context, request: DescribeLogDirsRequest
+) -> DescribeLogDirsResponse:
+    answer = describe_log_dirs(node, context, request)
+    assert isinstance(answer, Deferred), "all of it was told in one go"
+    told = await answer.awaitable
+    assert isinstance(told, DescribeLogDirsResponse)
+    return told
+
+
 def test_replicas_that_are_not_opened_yet_are_told_of_and_counted(in_a_node: InANode) -> None:
     async def script(node: Node, world: ProcessWorld) -> None:
         await create(node, "wide", WIDE)
@@ -93,11 +104,11 @@ def test_replicas_that_are_not_opened_yet_are_told_of_and_counted(in_a_node: InA
         assert found["kafka_server_replicamanager_partitioncount"] == count >= WIDE
         assert found["kafka_server_replicamanager_leadercount"] == count
         context = Context(ANONYMOUS, "PLAINTEXT", None, "", ApiKey.DESCRIBE_LOG_DIRS, 4, 0)
-        told = describe_log_dirs(node, context, DescribeLogDirsRequest(topics=None))
+        told = await in_slices_of(node, context, DescribeLogDirsRequest(topics=None))
         (topic,) = [each for each in told.results[0].topics if each.name == "wide"]
         assert {each.partition_index for each in topic.partitions} == set(range(WIDE))
         asked = [DescribableLogDirTopic(topic="wide", partitions=[WIDE - 1])]
-        told = describe_log_dirs(node, context, DescribeLogDirsRequest(topics=asked))
+        told = await in_slices_of(node, context, DescribeLogDirsRequest(topics=asked))
         (topic,) = told.results[0].topics
         assert [each.partition_index for each in topic.partitions] == [WIDE - 1]
         assert len(tuple(node.replicas)) == opened, "and nothing was opened for it"

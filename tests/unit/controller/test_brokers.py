@@ -5,6 +5,8 @@ from typing import Any
 import pytest
 
 from scriba.controller.image import NO_LEADER, TOPIC
+from scriba.controller.partitions.elections import AT_ONCE
+from scriba.controller.plans import Cut, next_slice
 from scriba.errors import ErrorCode, KafkaError
 from scriba.wire.messages.admin import ElectLeadersRequest, TopicPartitions
 from scriba.wire.messages.brokers import (
@@ -484,3 +486,12 @@ def test_election_that_a_request_names_twice_is_held_once(trio: Any) -> None:
     (told,) = [each for topic in answer.replica_election_results for each in topic.partition_result]
     assert told.error_code == ErrorCode.NONE
     assert (trio.partition().leader, trio.partition().leader_epoch) == (1, 2)
+
+
+def test_all_partitions_are_looked_at_for_their_elections_in_slices(trio: Any) -> None:
+    """Most of them need none, so that records alone would not end a slice."""
+    trio.create("t", 3 * AT_ONCE, 1)
+    request = ElectLeadersRequest(election_type=0, topic_partitions=None)
+    plan = iter(trio.controller.handle(request, 2, trio.now).records)
+    cuts = [next_slice(plan, lambda _: False) for _ in range(3)]
+    assert cuts == [([], Cut.BARRIER)] * 3

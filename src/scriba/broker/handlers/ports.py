@@ -16,6 +16,7 @@ from scriba.broker.partitions.ports import PartitionAccess, PartitionLookup
 from scriba.broker.ports import (
     Authorization,
     BrokerIdentity,
+    ClockSource,
     ClusterFormation,
     Configuration,
     ControllerAccess,
@@ -155,6 +156,10 @@ class DiskSource(Protocol):
     def disk(self) -> Disk: ...
 
 
+class DiskAndClock(DiskSource, ClockSource, Protocol):
+    """How full a disk is, and the time that finding out may take."""
+
+
 class Cordons(Protocol):
     def is_cordoned(self, directory: LogDir) -> bool: ...
 
@@ -167,7 +172,7 @@ class LogDirDescription(Authorization, Protocol):
     def replicas(self) -> LogDirectories: ...
 
     @property
-    def world(self) -> DiskSource: ...
+    def world(self) -> DiskAndClock: ...
 
 
 class DirChanges(Authorization, Protocol):

@@ -198,7 +198,7 @@ LIMITS: Final[dict[ApiKey, RequestLimits]] = {
         cuts=(Cut(("topics",), ("responses",)), Cut(("topic_names",), ("responses",))),
         together=lambda topic, _: topic if isinstance(topic, str) else (topic.name, topic.topic_id),
     ),
-    ApiKey.DESCRIBE_CONFIGS: _flat("resources", "results", elements=50_000, at_once=40, part=8),
+    ApiKey.DESCRIBE_CONFIGS: _flat("resources", "results", elements=50_000, at_once=16, part=8),
     ApiKey.ALTER_CONFIGS: _flat("resources", "responses", elements=50_000, together=_resource),
     ApiKey.INCREMENTAL_ALTER_CONFIGS: _flat(
         "resources", "responses", elements=50_000, together=_resource

@@ -42,6 +42,7 @@ from scriba.controller.image import (
     TopicImage,
 )
 from scriba.controller.indexes import Chosen
+from scriba.controller.plans import BARRIER, Step
 from scriba.controller.state import Result, State, fail
 from scriba.errors import ErrorCode
 from scriba.instant import Instant
@@ -55,6 +56,9 @@ from scriba.wire.messages.admin import (
 )
 from scriba.wire.messages.stored import PartitionChangeRecord
 from scriba.wire.schema import Message
+
+AT_ONCE: Final = 500
+"""Partitions that are looked at in one go: some milliseconds."""
 
 PREFERRED_ELECTION: Final = 0
 UNCLEAN_ELECTION: Final = 1
@@ -451,12 +455,14 @@ def elect_leaders(state: State, request: ElectLeadersRequest, version: int, now:
 
 def _elections(
     state: State, request: ElectLeadersRequest, response: ElectLeadersResponse
-) -> Iterator[Message]:
+) -> Iterator[Step]:
     every = request.topic_partitions is None
+    asked: Iterable[tuple[str, list[int]]]
     if request.topic_partitions is None:
-        asked = [(t.name, list(t.partitions)) for t in state.image.topics_by_name.values()]
+        topics = list(state.image.topics_by_name.values())
+        asked = ((topic.name, list(topic.partitions)) for topic in topics)
     else:
-        asked = [(t.topic, t.partitions) for t in request.topic_partitions]
+        asked = ((topic.topic, topic.partitions) for topic in request.topic_partitions)
     decided: set[tuple[str, int]] = set()
     for name, indexes in asked:
         results = ReplicaElectionResult(topic=name)
@@ -465,6 +471,8 @@ def _elections(
             if (name, index) in decided:
                 continue  # it has its answer; the image does not show yet what it came to
             decided.add((name, index))
+            if len(decided) % AT_ONCE == 0:
+                yield BARRIER  # most of them need no election
             code, message, record = _election(state, name, index, request.election_type)
             if record is not None:
                 yield record
