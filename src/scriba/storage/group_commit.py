@@ -3,6 +3,8 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 
+from scriba.runtime.loop.tasks import seen
+
 
 class GroupCommit:
     """`join` returns after a sync that began after the call; an error reaches all who shared it.
@@ -29,7 +31,7 @@ class GroupCommit:
 
     def _begin(self, before: "asyncio.Task[None] | None") -> "asyncio.Task[None]":
         task = asyncio.ensure_future(self._run(before))
-        task.add_done_callback(_look_at)
+        task.add_done_callback(seen)  # the sync itself tells of an error
         return task
 
     async def _run(self, before: "asyncio.Task[None] | None") -> None:
@@ -41,9 +43,3 @@ class GroupCommit:
         finally:
             if self._next is None:
                 self._current = None
-
-
-def _look_at(task: "asyncio.Task[None]") -> None:
-    """An error whose waiters have all gone away is no news: the sync itself has told of it."""
-    if not task.cancelled():
-        task.exception()

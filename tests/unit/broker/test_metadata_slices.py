@@ -58,6 +58,34 @@ class Turns:
         self._ends = False
 
 
+def test_long_change_that_fails_after_its_caller_has_gone_is_not_told_on_stderr(
+    in_a_node: InANode,
+) -> None:
+    """A node that stops cancels who waits, and leads no more before the change has ended."""
+    told: list[str] = []
+
+    async def script(node: Node, world: ProcessWorld) -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, what: told.append(what["message"]))
+        active = node.metadata.active
+        assert active is not None
+        topic = CreatableTopic(name="wide", num_partitions=MANY, replication_factor=1)
+        calling = asyncio.ensure_future(active.call(CreateTopicsRequest(topics=[topic])))
+        while active._long is None:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        changing = active._long
+        calling.cancel()
+        active.end()
+        await changing
+        del calling
+        for _ in range(3):
+            await asyncio.sleep(0)
+        gc.collect()
+
+    in_a_node(script)
+    assert told == []
+
+
 def test_lost_broker_costs_the_followers_of_the_log_a_slice_per_turn() -> None:
     async def story(host: SimHost, live: Any) -> None:
         async def body(world: ProcessWorld) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import fcntl
+import gc
 import os
 import re
 import struct
@@ -160,6 +161,27 @@ async def test_a_failed_replacement_is_reported_and_leaves_the_old_file(
     with pytest.raises(IsADirectoryError):
         await disk.write_atomic(path, b"new")
     assert disk.read(path) == b"old"
+
+
+async def test_what_fails_after_its_caller_has_gone_is_not_told_on_stderr(
+    disk: PosixDisk, path: str
+) -> None:
+    told: list[str] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, what: told.append(what["message"]))
+    os.mkdir(path + ".tmp")
+    file = disk.open(os.path.dirname(path) + "/other", create=True)
+    for work in (disk.write_atomic(path, b"new"), file._lend(lambda fd: os.fsync(-1))):
+        task = asyncio.ensure_future(work)
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    file.close()
+    await disk.sync_dir(os.path.dirname(path))  # the pool has one thread
+    await asyncio.sleep(0)
+    del work, task
+    gc.collect()
+    assert told == []
 
 
 async def test_directories_are_made_listed_renamed_and_removed(

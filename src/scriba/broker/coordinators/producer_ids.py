@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
+from scriba.runtime.loop.tasks import seen
+
 Block = tuple[int, int]
 """First id and how many."""
 
@@ -29,7 +31,7 @@ class ProducerIds:
         """One request for everyone who waits."""
         if self._fetching is None:
             self._fetching = asyncio.ensure_future(self._fetch())
-            self._fetching.add_done_callback(_heard)
+            self._fetching.add_done_callback(seen)
         await asyncio.shield(self._fetching)
 
     async def _fetch(self) -> None:
@@ -40,9 +42,3 @@ class ProducerIds:
             self._next, self._end = first, first + count
         finally:
             self._fetching = None
-
-
-def _heard(fetched: asyncio.Future[None]) -> None:
-    """A failure is told to those who wait, if anybody still does."""
-    if not fetched.cancelled():
-        fetched.exception()

@@ -28,6 +28,7 @@ from scriba.errors import ErrorCode, KafkaError
 from scriba.instant import Instant
 from scriba.records.batch import HEADER_SIZE
 from scriba.runtime.loop.pace import next_turn_collected
+from scriba.runtime.loop.tasks import to_its_end
 from scriba.runtime.ports import Clock
 from scriba.settings import NodeSettings
 from scriba.storage.results import NoRoom
@@ -118,7 +119,7 @@ class ActiveController:
         else:
             # Begun, it must end, even if the caller goes: half of it would not be in the image.
             self._long = asyncio.get_running_loop().create_future()
-            await asyncio.shield(asyncio.ensure_future(self._in_slices(first, pull, atomic)))
+            await to_its_end(self._in_slices(first, pull, atomic))
         self._look_after()
         # Reads wait as well: they may rest on records that are still on their way.
         await self._committed(self._quorum.log.end_offset)

@@ -21,6 +21,7 @@ from scriba.runtime.files import marks
 from scriba.runtime.files.limits import files_of_logs
 from scriba.runtime.files.populate import populate
 from scriba.runtime.files.residency import RWF_NOWAIT, Residency
+from scriba.runtime.loop.tasks import seen
 from scriba.runtime.ports import WOULD_BLOCK, Buffer, Offload
 
 P = ParamSpec("P")
@@ -180,7 +181,8 @@ class PosixFile:
         task.add_done_callback(self._returned)
         await asyncio.shield(task)
 
-    def _returned(self, _: "asyncio.Future[None]") -> None:
+    def _returned(self, work: "asyncio.Future[None]") -> None:
+        seen(work)
         self._away -= 1
         if self._closed:
             self._release()
@@ -264,6 +266,7 @@ class PosixDisk:
         """Replacements of one path happen in the order of the calls, each to its end."""
         task = asyncio.ensure_future(self._replace_after(self._replacing.get(path), path, data))
         self._replacing[path] = task
+        task.add_done_callback(seen)
         await asyncio.shield(task)
 
     async def allocate(self, path: str, size: int) -> None:

@@ -24,6 +24,20 @@ def cancel_begun(task: "asyncio.Task[Any]") -> None:
     task.get_loop().call_soon(task.cancel)
 
 
+def seen(task: "asyncio.Future[Any]") -> None:
+    """For work that goes on to its end where whoever waited for it has gone: how it failed is then
+    no news, and not Python's to tell on stderr."""
+    if not task.cancelled():
+        task.exception()
+
+
+async def to_its_end(work: Coroutine[Any, Any, T]) -> T:
+    """What the work comes to, which goes on where its caller is cancelled."""
+    task = asyncio.ensure_future(work)
+    task.add_done_callback(seen)
+    return await asyncio.shield(task)
+
+
 class Tasks:
     def __init__(self) -> None:
         # A dict keeps the order of their start, so stopping is the same in every run.

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final, ParamSpec, Protocol, TypeVar
 
+from scriba.runtime.loop.tasks import seen
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -70,8 +72,7 @@ async def run_within(offload: Offloading, need: int, fn: Callable[..., T], *args
 
     def ended(done: asyncio.Future[T]) -> None:
         memory.give(taken)
-        if not done.cancelled():
-            done.exception()  # whoever waited may have gone
+        seen(done)
 
     work.add_done_callback(ended)
     return await asyncio.shield(work)

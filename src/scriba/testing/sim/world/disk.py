@@ -11,6 +11,7 @@ import zlib
 from collections.abc import Callable
 from contextlib import suppress
 
+from scriba.runtime.loop.tasks import seen
 from scriba.runtime.ports import WOULD_BLOCK, Buffer
 from scriba.testing.sim.world.volume import (
     Change,
@@ -188,6 +189,7 @@ class SimDisk:
         self.check(path)
         task = asyncio.ensure_future(self._replace_after(self._replacing.get(path), path, data))
         self._replacing[path] = task
+        task.add_done_callback(seen)
         await asyncio.shield(task)
 
     def exists(self, path: str) -> bool:
