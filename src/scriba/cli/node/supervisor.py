@@ -39,6 +39,8 @@ from scriba.settings.sources import ENVIRONMENT_PREFIX, Given
 
 STOP_S: Final = 60.0
 """A node that has not stopped by then is ended."""
+STILL_S: Final = 0.005
+"""How often it is looked whether a node that is paused still runs."""
 SLOW_START_S: Final = 15.0
 KEPT_LINES: Final = 20
 LONGEST_LINE: Final = 1 << 20
@@ -253,9 +255,14 @@ class Nodes:
         await self._ended(child)
 
     async def _pause(self, child: Child) -> None:
+        from scriba.runtime.loop.hosting import stands_still
+
         self._must_be(child, State.UP)
         child.state = State.PAUSED
         child.signal(signal.SIGSTOP)
+        pid = child.pid
+        while child.state is State.PAUSED and pid and not stands_still(pid):  # noqa: ASYNC110
+            await asyncio.sleep(STILL_S)
 
     async def _resume(self, child: Child) -> None:
         if child.state is State.UP:

@@ -141,9 +141,8 @@ class ChildProcess:
     def hold(self) -> None:
         """The process stands still until `release`."""
         os.kill(self.pid, signal.SIGSTOP)
-        # Sent is not stopped: another thread of the child may still answer somebody.
-        if hasattr(os, "waitid"):  # macOS has it since Python 3.13
-            os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOWAIT)
+        while not stands_still(self.pid):
+            time.sleep(_PAUSE_S)
 
     def release(self) -> None:
         os.kill(self.pid, signal.SIGCONT)
@@ -156,6 +155,18 @@ class ChildProcess:
         """Hangs up, which ends the child, and waits for it."""
         self._socket.close()
         self._process.wait()
+
+
+def stands_still(pid: int) -> bool:
+    """Whether a child that was sent SIGSTOP runs no more, or has ended: sent is not stopped, and
+    another thread of it may still answer somebody."""
+    if not hasattr(os, "waitid"):  # macOS has it since Python 3.13
+        return True
+    try:
+        flags = os.WSTOPPED | os.WEXITED | os.WNOHANG | os.WNOWAIT
+        return os.waitid(os.P_PID, pid, flags) is not None
+    except ChildProcessError:
+        return True
 
 
 async def serve_calls(fd: int, answer: Callable[[Any], Awaitable[Any]]) -> None:
