@@ -106,7 +106,7 @@ async def compact(machine: Machine, home: LogDir, log: Log) -> None:
         if isinstance(step, Rewritten):
             await home.take_compacted(log, step, generation, machine.now)
         elif isinstance(step, Finished):
-            await home.checkpoint_compacted(home.compacted | {NAME: step.end_offset})
+            await home.checkpoint_compacted(log, step.end_offset)
 
 
 async def committed(log: Log) -> list[Record]:

@@ -41,7 +41,6 @@ ELSEWHERE: Final = {
     "storage.directory.logdir": {
         "_CLOSING_AT_ONCE",
         "_SYNCED_AT_ONCE",
-        "_LINES_AT_ONCE",
     },  # threads
 }
 

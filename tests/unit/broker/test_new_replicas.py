@@ -1,6 +1,7 @@
 """Replicas that are new: they lead at once, and have their files when they need them."""
 
 import asyncio
+import errno
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Any
 
@@ -18,6 +19,7 @@ from scriba.storage.directory.logdir import LogDir
 from scriba.storage.directory.names import PartitionName
 from scriba.storage.log import Log
 from scriba.testing.sim.plays.compacting import append
+from scriba.testing.sim.world.disk import SimDisk
 from scriba.testing.sim.world.world import ProcessWorld, SimWorld
 from scriba.wire.apis import ApiKey
 from scriba.wire.messages.admin import (
@@ -397,3 +399,30 @@ def test_the_controller_is_told_where_many_new_replicas_lie_in_few_requests(
         assert told <= 2
 
     in_a_node(script, log_dirs="/one,/two")
+
+
+@pytest.mark.parametrize("full", ["/data/one", "/data/two"])
+def test_a_full_directory_keeps_no_other_from_having_its_checkpoints(
+    in_a_node: InANode, monkeypatch: pytest.MonkeyPatch, full: str
+) -> None:
+    write_atomic = SimDisk.write_atomic
+
+    async def refused_there(self: SimDisk, path: str, data: bytes) -> None:
+        if path.startswith(full):
+            raise OSError(errno.ENOSPC, "no space left on device")
+        await write_atomic(self, path, data)
+
+    async def script(node: Node, world: ProcessWorld) -> None:
+        await create(node, "wide", WIDE)
+        for partition in node.replicas:
+            append(partition.log, RECORD, world.clock.now())
+        (other,) = {"/data/one", "/data/two"} - {full}
+        with monkeypatch.context() as patched:
+            patched.setattr(SimDisk, "write_atomic", refused_there)
+            for checkpoint in (node.replicas.checkpoint, node.replicas.checkpoint_high_watermarks):
+                with pytest.raises(KafkaError, match=full):
+                    await checkpoint()
+        for file in ("recovery-point-offset-checkpoint", "replication-offset-checkpoint"):
+            assert "wide" in world.disk.read(f"{other}/{file}").decode()
+
+    in_a_node(script, log_dirs="/data/one,/data/two")

@@ -18,9 +18,9 @@ from scriba.records.batch import read_header
 from scriba.records.header import walk
 from scriba.replication.follower import State
 from scriba.storage.directory.checkpoints import RECOVERY_POINTS
-from scriba.storage.directory.logdir import LogDir
 from scriba.storage.log import Log, NotResident, Slice
 from scriba.storage.truncation import Truncation
+from scriba.testing.sim.world.disk import SimDisk
 from scriba.testing.sim.world.peer import Wire
 from scriba.wire.apis import ApiKey
 from scriba.wire.frame import encode_request
@@ -1291,13 +1291,13 @@ def test_truncations_share_their_checkpoints() -> None:
         await brokers.until(lambda: all(brokers.image("t", at).leader != 2 for at in range(8)))
         brokers.sim.network.heal()
         written: list[str] = []
-        plain = LogDir._write
+        plain = SimDisk.write_atomic
 
-        async def write(self: LogDir, file: str, offsets: Any) -> None:
-            written.append(file)
-            await plain(self, file, offsets)
+        async def write(self: SimDisk, path: str, data: bytes) -> None:
+            written.append(path.rpartition("/")[2])
+            await plain(self, path, data)
 
-        LogDir._write = write  # type: ignore[method-assign]
+        SimDisk.write_atomic = write  # type: ignore[method-assign]
         try:
             await brokers.boot(2)
             written.clear()
@@ -1305,7 +1305,7 @@ def test_truncations_share_their_checkpoints() -> None:
             # One record may have been on its way when the network was cut.
             await brokers.until(lambda: brokers.nodes[2].events.counts[truncated] >= 7)
         finally:
-            LogDir._write = plain  # type: ignore[method-assign]
+            SimDisk.write_atomic = plain  # type: ignore[method-assign]
         # A leader or two of eight partitions: an answer or two with all that is to be truncated.
         assert written.count(RECOVERY_POINTS) <= 4
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scriba.storage.directory.checkpoints import format_offsets, parse_offsets, read_offsets
+from scriba.storage.directory.checkpoints import read_offsets
 from scriba.storage.directory.meta_properties import MetaProperties
 from scriba.storage.directory.names import (
     PartitionName,
@@ -72,18 +72,6 @@ def test_epochs_always_rise_and_survive_their_file(steps: list[tuple[int, int]])
     assert Epochs.decode(epochs.encode()).entries() == entries
 
 
-names = st.builds(
-    PartitionName, st.from_regex(r"[a-zA-Z0-9._-]{1,40}", fullmatch=True), st.integers(0, 9999)
-)
-
-
-@given(st.dictionaries(names, st.integers(0, 2**62), max_size=10))
-def test_checkpoints_come_back_in_kafkas_format(offsets: dict[PartitionName, int]) -> None:
-    data = format_offsets(offsets)
-    assert parse_offsets(data) == offsets
-    assert data.startswith(f"0\n{len(offsets)}\n".encode())
-
-
 async def test_a_checkpoint_that_kafka_has_not_written_yet_is_nothing_to_complain_of(
     shelf: Shelf, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -108,6 +96,11 @@ async def test_damaged_checkpoints_say_nothing(shelf: Shelf) -> None:
         assert read_offsets(shelf.disk, str(path)) == {}
     path.write_text("0\n1\nmy topic 0 17\n")
     assert read_offsets(shelf.disk, str(path)) == {}
+
+
+names = st.builds(
+    PartitionName, st.from_regex(r"[a-zA-Z0-9._-]{1,40}", fullmatch=True), st.integers(0, 9999)
+)
 
 
 @given(names, st.binary(min_size=16, max_size=16))

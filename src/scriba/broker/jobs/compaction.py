@@ -225,7 +225,7 @@ class LogCleaner:
                 raise Stale  # its topic was deleted, and may have been made anew under its name
             if self._is_cut(candidate):
                 raise Stale  # the checkpoint is lowered for a truncation, and stays so
-            await home.checkpoint_compacted(home.compacted | {name: first_dirty})
+            await home.checkpoint_compacted(partition.log, first_dirty)
 
     async def _pass(self, worker: Worker, candidate: _Candidate, first_dirty: int) -> Finished:
         """As much as the keys fit into the memory for them."""

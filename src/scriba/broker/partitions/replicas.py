@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import suppress
 from itertools import islice
 from typing import Final, NamedTuple, Protocol
@@ -72,8 +72,8 @@ LOGS_AT_ONCE: Final = 64
 FILES_WAIT_S: Final = 0.05
 """How long whoever creates partitions waits for their files: long enough for some dozens."""
 
-RETIRED_AT_ONCE: Final = 256
-"""Partitions whose waits end in one turn of the loop when the broker stops."""
+PARTITIONS_AT_ONCE: Final = 256
+"""Partitions that are looked at, or whose waits end at a stop, in one turn of the loop."""
 
 LOSSES_PAUSE_S: Final = 0.1
 """Between two attempts to tell the controller of replicas that are not whole."""
@@ -887,8 +887,7 @@ class Replicas:
                 pass  # the directory is offline now: its next start removes what is left
 
     async def checkpoint_starts(self) -> None:
-        for directory in self._online():
-            await directory.checkpoint_starts()
+        await self._in_each(LogDir.checkpoint_starts)
 
     def begin_trim(self, partition: Partition) -> None:
         """Somebody waits until every live replica of a partition led here begins where it does."""
@@ -901,18 +900,27 @@ class Replicas:
             del self._trimming[partition]
 
     async def checkpoint(self) -> None:
-        for directory in self._online():
-            await directory.checkpoint()
+        await self._in_each(LogDir.checkpoint)
 
     async def checkpoint_high_watermarks(self) -> None:
+        for number, (name, home) in enumerate(tuple(self._homes.items()), 1):
+            partition = self._partitions.get(name)
+            if partition is not None and self._homes.get(name) is home:
+                home.high_watermarks.set(name, partition.high_watermark.value)
+            if number % PARTITIONS_AT_ONCE == 0:
+                await next_turn()
+        await self._in_each(LogDir.checkpoint_high_watermarks)
+
+    async def _in_each(self, checkpoint: Callable[[LogDir], Awaitable[None]]) -> None:
+        """KafkaError: where it could not be written; the other directories have theirs."""
+        refused: list[KafkaError] = []
         for directory in self._online():
-            await directory.checkpoint_high_watermarks(
-                {
-                    name: self._partitions[name].high_watermark.value
-                    for name, home in self._homes.items()
-                    if home is directory
-                }
-            )
+            try:
+                await checkpoint(directory)
+            except KafkaError as error:
+                refused.append(error)
+        if refused:
+            raise refused[0]
 
     def _online(self) -> Iterator[LogDir]:
         return (directory for directory in self.dirs if directory.failure is None)
@@ -926,6 +934,5 @@ class Replicas:
         closing = KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the broker is shutting down")
         for number, partition in enumerate(self, 1):
             partition.retire(closing)
-            if number % RETIRED_AT_ONCE == 0:
-                # Not by the clock: the checkpoint of all of them follows in the last turn.
+            if number % PARTITIONS_AT_ONCE == 0:
                 await next_turn()

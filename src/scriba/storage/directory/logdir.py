@@ -40,14 +40,11 @@ from scriba.settings import TopicSettings
 from scriba.storage.compaction.cleaner import Rewritten
 from scriba.storage.compaction.log import Stale
 from scriba.storage.directory.checkpoints import (
-    CHECKPOINTS,
     CLEANER_OFFSETS,
     HIGH_WATERMARKS,
     LOG_STARTS,
     RECOVERY_POINTS,
-    format_offsets,
-    formatting,
-    read_offsets,
+    Checkpoint,
 )
 from scriba.storage.directory.last_run import FILE_NAME as LAST_RUN
 from scriba.storage.directory.last_run import LastRun
@@ -76,8 +73,8 @@ logger = logging.getLogger(__name__)
 CLEAN_SHUTDOWN: Final = ".kafka_cleanshutdown"
 _CLOSING_AT_ONCE: Final = 16
 _SYNCED_AT_ONCE: Final = 16
-_LINES_AT_ONCE: Final = 1_000
-"""Lines of a checkpoint that are formatted without giving way to others."""
+LOOKED_AT_ONCE: Final = 500
+"""Logs that are looked at for a checkpoint in one slice of the loop."""
 
 
 class LogDir:
@@ -102,9 +99,9 @@ class LogDir:
         self.last_run: LastRun | None = None
         """What the last process left, if the machine has lost nothing of it since."""
         self._mark: Mark | None = None
-        self.high_watermarks: dict[PartitionName, int] = {}
-        """As of the last checkpoint."""
-        self.compacted: dict[PartitionName, int] = {}
+        self.high_watermarks = Checkpoint(disk, path, HIGH_WATERMARKS)
+        """As of the last look at all of them."""
+        self.compacted = Checkpoint(disk, path, CLEANER_OFFSETS)
         """How far each log is compacted, as of its last compaction."""
         self.failure: str | None = None
         self.closed: NoRoom | None = None
@@ -114,19 +111,14 @@ class LogDir:
         self._offload = offload
         self._on_failure = on_failure
         self._on_refused = on_refused
-        self._recovery_points: dict[PartitionName, int] = {}
-        """As the file on disk has them, or will once the writes under way are done."""
+        self._recovery_points = Checkpoint(disk, path, RECOVERY_POINTS)
         self._truncating: dict[PartitionName, int] = {}
         """How far the recovery points of logs may go that are being truncated."""
-        self._log_starts: dict[PartitionName, int] = {}
+        self._log_starts = Checkpoint(disk, path, LOG_STARTS)
         self._cut: set[PartitionName] = set()
         """Logs whose tail was cut off when they were opened, which may not be on the device."""
         self._left_clean: set[str] = set()
         """Directories of logs that nobody has opened since a clean shutdown."""
-        self._written: dict[str, Mapping[PartitionName, int]] = {}
-        """What each checkpoint on disk is known to say, while nobody writes it."""
-        self._newest: dict[str, Mapping[PartitionName, int]] = {}
-        """What each checkpoint is to say, or says already."""
         self._names = GroupCommit(lambda: disk.sync_dir(path))
         """Makes the names of new partitions durable, for many at once."""
 
@@ -158,8 +150,8 @@ class LogDir:
                 f"{path} cannot be used as a log directory: {error.strerror}; "
                 "choose another with --data or log.dirs"
             ) from None
-        directory = cls(disk, path, lock, offload, on_failure, on_refused)
         try:
+            directory = cls(disk, path, lock, offload, on_failure, on_refused)
             directory._look()
         except BaseException:
             lock.release()
@@ -183,11 +175,6 @@ class LogDir:
                 self.broker_epoch = int(json.loads(disk.read(marker))["brokerEpoch"])
         if (found := disk.marked(f"{path}/{LAST_RUN}")) is not None:
             self.last_run = LastRun.decode(found)
-        self._written = {file: read_offsets(disk, f"{path}/{file}") for file in CHECKPOINTS}
-        self._recovery_points = dict(self._written[RECOVERY_POINTS])
-        self._log_starts = dict(self._written[LOG_STARTS])
-        self.high_watermarks = dict(self._written[HIGH_WATERMARKS])
-        self.compacted = dict(self._written[CLEANER_OFFSETS])
 
     def check_owner(self, cluster_id: str, node_id: int) -> None:
         """StartError when the directory is another cluster's or another node's."""
@@ -224,12 +211,10 @@ class LogDir:
             self._left_clean = set(self._log_directories())
             self._disk.unlink(f"{self.path}/{CLEAN_SHUTDOWN}")
         if self._recovery_points:
-            there = set(self._listed())
+            self._recovery_points.keep(set(self._listed()))
             # Without room they stay as they are: what is gone is forgotten before it comes again.
             with suppress(NoRoom):
-                await self._write_recovery_points(
-                    {name: at for name, at in self._recovery_points.items() if name in there}
-                )
+                await self._save(self._recovery_points)
         await self._disk.sync_dir(self.path)
         await self._sync_parent()
 
@@ -530,7 +515,8 @@ class LogDir:
         name = _name_of(log)
         await self.forget((name,))
         if start_offset > log.first_segment_offset:
-            await self._write_log_starts(self._log_starts | {name: start_offset})
+            self._log_starts.set(name, start_offset)
+            await self._save(self._log_starts)
 
     def promote(self, log: Log) -> None:
         """Gives a log that has come here the partition's name. NoRoom: nothing has changed."""
@@ -548,8 +534,9 @@ class LogDir:
         await self._disk.sync_dir(self.path)
         await self.checkpoint_starts()
         if compacted is not None:
-            await self.checkpoint_compacted(self.compacted | {name: compacted})
-        await self.checkpoint_high_watermarks(self.high_watermarks | {name: high_watermark})
+            await self.checkpoint_compacted(log, compacted)
+        self.high_watermarks.set(name, high_watermark)
+        await self.checkpoint_high_watermarks()
         await self._raise_recovery_points((log,))
 
     async def adopt_future(self, entry: str, name: PartitionName) -> None:
@@ -615,15 +602,14 @@ class LogDir:
 
     async def _lower(self, cut: Mapping[Log, int], lowered: Mapping[PartitionName, int]) -> None:
         """Has no checkpoint tell more of these logs than will be left of them."""
-        self._recovery_points = {**self._recovery_points, **lowered}
-        await self._save(RECOVERY_POINTS, self._recovery_points)
-        compacted = {
-            _name_of(log): lowered[_name_of(log)]
-            for log, at in cut.items()
-            if self.compacted.get(_name_of(log), 0) > at
-        }
-        if compacted:
-            await self.checkpoint_compacted(self.compacted | compacted)
+        for name, at in lowered.items():
+            self._recovery_points.set(name, at)
+        await self._save(self._recovery_points)
+        for log, at in cut.items():
+            name = _name_of(log)
+            if self.compacted.get(name, 0) > at:
+                self.compacted.set(name, lowered[name])
+        await self._save(self.compacted)
 
     async def _cut_off(
         self,
@@ -677,7 +663,7 @@ class LogDir:
         if self._recovery_points.get(name, 0) < rewritten.end_offset:
             await self._raise_recovery_points((log,))
         else:
-            await self._save(RECOVERY_POINTS, self._recovery_points)
+            await self._save(self._recovery_points)
         if self._recovery_points.get(name, 0) < rewritten.end_offset:
             raise Stale
         await log.take_compacted(rewritten, generation, now)
@@ -688,7 +674,10 @@ class LogDir:
         The checkpoints may still name it. That harms nobody: they are corrected before another log
         begins under the same name.
         """
-        self.logs.pop(_name_of(log), None)
+        name = _name_of(log)
+        self.logs.pop(name, None)
+        self.high_watermarks.drop(name)
+        self._recovery_points.drop(name)
         log.truncation.begin_delete()
 
     async def rename_stray(self, name: PartitionName) -> str:
@@ -719,18 +708,12 @@ class LogDir:
 
     async def forget(self, names: Collection[PartitionName]) -> None:
         """Drops what the checkpoints say about earlier logs of these names, before new ones."""
-        known = (self._recovery_points, self._log_starts, self.high_watermarks, self.compacted)
-        gone = {name for name in names if any(name in offsets for offsets in known)}
-        if not gone:
-            return
-
-        def rest(offsets: Mapping[PartitionName, int]) -> dict[PartitionName, int]:
-            return {name: offset for name, offset in offsets.items() if name not in gone}
-
-        await self.checkpoint_high_watermarks(rest(self.high_watermarks))
-        await self.checkpoint_compacted(rest(self.compacted))
-        await self._write_log_starts(rest(self._log_starts))
-        await self._write_recovery_points(rest(self._recovery_points))
+        known = (self.high_watermarks, self.compacted, self._log_starts, self._recovery_points)
+        for checkpoint in known:
+            for name in names:
+                checkpoint.drop(name)
+        for checkpoint in known:
+            await self._save(checkpoint)
 
     def deleted(self) -> list[str]:
         """Directories of deleted partitions whose files are still there."""
@@ -749,81 +732,58 @@ class LogDir:
 
         So a crash leaves only active segments to read, whatever the flush policy.
         """
-        for log in list(self.logs.values()):
+        for number, log in enumerate(tuple(self.logs.values()), 1):
             if log.failure is None and log.flushed_offset < log.sealed_offset:
                 with suppress(KafkaError):  # the log has said so, and its directory with it
                     await log.flush(log.sealed_offset)
+            if number % LOOKED_AT_ONCE == 0:
+                await next_turn()
         await self.checkpoint_starts()
-        await self._raise_recovery_points(self.logs.values())
+        await self._raise_recovery_points(tuple(self.logs.values()))
 
     async def _raise_recovery_points(self, logs: Iterable[Log]) -> None:
-        """Writes down how far these logs are flushed.
+        """Writes down how far these logs are flushed, if they are still their partitions'.
 
         But for those that failed: one that was found damaged ends before what was promised of it.
         With that end as its recovery point, the next start would take the damage for a tail that
         was never flushed, and cut it off. And not beyond what is left by a truncation under way.
         """
-        flushed = {}
-        for log in logs:
-            if log.failure is None:
-                name, at = _name_of(log), log.flushed_offset
-                flushed[name] = min(at, self._truncating.get(name, at))
-        await self._write_recovery_points(self._recovery_points | flushed)
+        for number, log in enumerate(logs, 1):
+            name, at = _name_of(log), log.flushed_offset
+            if log.failure is None and self.logs.get(name) is log:
+                self._recovery_points.set(name, min(at, self._truncating.get(name, at)))
+            if number % LOOKED_AT_ONCE == 0:
+                await next_turn()
+        await self._save(self._recovery_points)
 
     async def checkpoint_starts(self) -> None:
         """Only a start that lies inside a segment needs a line: the others are file names."""
-        starts = {name: at for name, at in self._log_starts.items() if name not in self.logs}
-        for name, log in self.logs.items():
-            if log.start_offset > log.first_segment_offset:
-                starts[name] = log.start_offset
-        await self._write_log_starts(starts)
+        for number, (name, log) in enumerate(tuple(self.logs.items()), 1):
+            if self.logs.get(name) is log:
+                if log.start_offset > log.first_segment_offset:
+                    self._log_starts.set(name, log.start_offset)
+                else:
+                    self._log_starts.drop(name)
+            if number % LOOKED_AT_ONCE == 0:
+                await next_turn()
+        await self._save(self._log_starts)
 
-    async def checkpoint_high_watermarks(self, values: Mapping[PartitionName, int]) -> None:
-        self.high_watermarks = dict(values)
-        await self._save(HIGH_WATERMARKS, self.high_watermarks)
+    async def checkpoint_high_watermarks(self) -> None:
+        await self._save(self.high_watermarks)
 
-    async def checkpoint_compacted(self, offsets: dict[PartitionName, int]) -> None:
-        self.compacted = offsets
-        await self._save(CLEANER_OFFSETS, offsets)
+    async def checkpoint_compacted(self, log: Log, offset: int) -> None:
+        self.compacted.set(_name_of(log), offset)
+        await self._save(self.compacted)
 
-    async def _write_log_starts(self, starts: dict[PartitionName, int]) -> None:
-        self._log_starts = starts
-        await self._save(LOG_STARTS, starts)
-
-    async def _write_recovery_points(self, points: dict[PartitionName, int]) -> None:
-        self._recovery_points = points
-        await self._save(RECOVERY_POINTS, points)
-
-    async def _save(self, file: str, offsets: Mapping[PartitionName, int]) -> None:
-        """Returns when a checkpoint on disk says this, or what others want it to say by then.
-
-        Also where it is what another is just about to write: a caller may have promised it.
-        """
-        if self._written.get(file) != offsets:
-            await self._write(file, offsets)
-
-    async def _write(self, file: str, offsets: Mapping[PartitionName, int]) -> None:
-        """Replaces a checkpoint; thousands of lines are formatted in slices of the loop.
-
-        Whoever comes meanwhile with newer offsets for the same file has those written by both:
-        nothing older ever takes the place of something newer.
-        """
-        self._written.pop(file, None)
-        self._newest[file] = offsets
-        content = await _formatted(offsets)
-        while self._newest[file] is not offsets:
-            offsets = self._newest[file]
-            content = await _formatted(offsets)
+    async def _save(self, checkpoint: Checkpoint) -> None:
         try:
-            await self._disk.write_atomic(f"{self.path}/{file}", content)
+            await checkpoint.save()
         except OSError as error:
             if error.errno in FULL:
                 # What stands there is older, never wrong; the next pass writes it anew.
-                raise self._refused(f"{file} cannot be written", error) from error
-            self._fail(f"{file}: {error}")
+                raise self._refused(f"{checkpoint.file} cannot be written", error) from error
+            self._fail(f"{checkpoint.file}: {error}")
             raise self._error() from error
-        if self._newest[file] is offsets:
-            self._written[file] = offsets
 
     # ---- full, failing and closing ----
 
@@ -958,16 +918,3 @@ async def _to_its_end(work: Coroutine[Any, Any, None]) -> None:
             task.exception()  # the log that could not be cut has told of it
         raise called_off
     task.result()
-
-
-async def _formatted(offsets: Mapping[PartitionName, int]) -> bytes:
-    """The text of a checkpoint; of a long one in slices of the loop."""
-    if len(offsets) <= _LINES_AT_ONCE:
-        return format_offsets(offsets)
-    work = formatting(offsets)
-    while True:
-        try:
-            next(work)
-        except StopIteration as done:
-            return done.value  # type: ignore[no-any-return]
-        await next_turn()
