@@ -34,7 +34,7 @@ from scriba.broker.observe.events import Events
 from scriba.controller.features import AT_FIRST
 from scriba.controller.image import ClusterImage
 from scriba.raft.messages import Position
-from scriba.runtime.loop.loop import freeze, hold_collector
+from scriba.runtime.loop.collector import freeze, hold_collector
 from scriba.runtime.loop.tasks import Tasks
 from scriba.runtime.world import RealWorld
 from scriba.settings import NodeSettings

@@ -6,9 +6,9 @@ Both are one broker's life from start to end, asked by the names of `Inside`'s m
 from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
+from scriba.runtime.loop.collector import without_collections
 from scriba.runtime.loop.hosting import ChildProcess, LoopThread
 from scriba.runtime.loop.lapse import LapseLoop
-from scriba.runtime.loop.loop import without_collections
 
 PATIENCE_S: Final = 60
 """A call that takes longer hangs, and is told as such."""

@@ -92,7 +92,8 @@ def cores() -> int:
 
 def start(options: argparse.Namespace, settings: NodeSettings) -> int:
     # After the settings, so that a wrong word is told at once.
-    from scriba.runtime.loop.loop import hold_collector, raise_file_limit
+    from scriba.runtime.loop.collector import hold_collector
+    from scriba.runtime.loop.loop import raise_file_limit
     from scriba.runtime.loop.loop import run as run_loop
 
     hold_collector()  # before the imports, which make most of what a start keeps
@@ -227,11 +228,12 @@ async def end_with(parent: int, life: "asyncio.Future[None]") -> None:
 
 
 async def live(node: "Node", world: "RealWorld", options: argparse.Namespace) -> None:
-    from scriba.runtime.loop.loop import freeze
+    from scriba.runtime.loop.collector import collect_as_it_grows, freeze
     from scriba.runtime.supervisor import READY, STOPPING, tell
 
     await node.start()
     freeze()
+    node.tasks.spawn(collect_as_it_grows(world.memory_bytes), name="collecting garbage")
     async with world:  # watches the loop from here on, since a start may hold it
         try:
             if options.demo:

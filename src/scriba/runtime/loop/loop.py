@@ -1,18 +1,10 @@
 """The event loop of a process: uvloop where it is installed, asyncio elsewhere."""
 
 import asyncio
-import gc
 import logging
 import resource
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
-from typing import Any, Final, TypeVar
-
-COLLECT_AFTER: Final = (5_000, 4, 500)
-"""How often the collector runs, by its three generations. At its defaults a request that makes
-hundreds of thousands of objects has all of them walked again and again, for a tenth of a second at
-a time; they are not garbage, and what is goes by its reference count. The second generation is
-looked at before it has more objects than a few milliseconds are enough for."""
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
@@ -45,32 +37,3 @@ def raise_file_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     except (ValueError, OSError) as refused:  # macOS names a limit that it does not grant
         log.info("open files stay limited to %d: %s", soft, refused)
-
-
-@contextmanager
-def without_collections() -> Iterator[None]:
-    """For imports in a program of somebody else: what they make, it keeps."""
-    collects = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if collects:
-            gc.enable()
-
-
-def hold_collector() -> None:
-    """Until `freeze` nothing is collected: what a start makes, it keeps."""
-    gc.disable()
-
-
-def freeze() -> None:
-    """Takes all that start-up made out of the collector's sight.
-
-    Called once when a node serves: modules, schemas and settings live as long as the process, and
-    a full collection that walks them again would hold the loop for milliseconds. So would one
-    here, for some three thousand small objects that are garbage: they stay.
-    """
-    gc.freeze()
-    gc.set_threshold(*COLLECT_AFTER)
-    gc.enable()
