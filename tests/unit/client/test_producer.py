@@ -260,6 +260,26 @@ def test_order_is_kept_with_five_in_flight_when_the_first_is_refused() -> None:
     assert len(log.batches) == 21
 
 
+def test_what_holds_records_up_is_told_and_not_the_gap_that_it_leaves() -> None:
+    """The batches behind one that was refused are refused too, for their numbers alone."""
+    cluster = FakeCluster()
+    cluster.topic("t")
+
+    async def main(world: ProcessWorld) -> None:
+        async with producer(cluster, world, linger_ms=0, batch_size=1) as p:
+            await p.send("t", b"first")
+            cluster.next(ApiKey.PRODUCE, refuse(ErrorCode.KAFKA_STORAGE_ERROR, "no space left"))
+            deliveries = [await p.enqueue("t", b"%d" % n) for n in range(5)]
+            told = set()
+            while not deliveries[0].done():
+                told.add(str(p.trouble))
+                await asyncio.sleep(0.001)
+            assert told == {"None", "t-0: KAFKA_STORAGE_ERROR: no space left"}
+            await asyncio.gather(*deliveries)
+
+    cluster.run(main)
+
+
 def test_a_batch_takes_no_more_records_once_it_has_its_numbers() -> None:
     """Numbered, it may still have to wait: here because it would make the request too large."""
     cluster = FakeCluster()

@@ -449,19 +449,25 @@ class Sender:
         if self._transactions is not None and not self._transactions.sending:
             final = True
         if now - batch.created >= self._settings.delivery_timeout_ms:
-            self._give_up(queue, batch, self._too_late(batch, failure))
+            self._give_up(queue, batch, self._too_late(batch, self._cause(failure)))
             return
         if final or batch.attempts >= self._settings.retries:
             self._give_up(queue, batch, failure, refused)
             return
         log.debug("%s: trying again after %s", queue.where, failure)
-        self._failure = failure
+        self._failure = self._cause(failure)
         if pause is None:
             pause = self._backoff.after(batch.attempts)
         batch.attempts += 1
         queue.put_back(batch)
         queue.blocked_until = max(queue.blocked_until, now + pause)
         asyncio.get_running_loop().call_later(pause / 1000, self._ready_again, queue)
+
+    def _cause(self, failure: ClientError) -> ClientError:
+        """What to tell of a failure: batches behind one that was refused are refused for the gap
+        that it leaves, which explains nothing."""
+        out_of_step = isinstance(failure, BrokerError) and failure.code in OUT_OF_STEP
+        return self._failure or failure if out_of_step else failure
 
     def _give_up(
         self,
