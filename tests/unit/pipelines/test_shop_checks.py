@@ -292,9 +292,9 @@ def test_whatever_bytes_come_each_record_becomes_one_row(
             "value": pa.array([record for _, record in rows], pa.binary()),
         }
     )
-    made = judged_batch(batch, "eu-", tuple(COLUMNS), lambda outcome: True)
+    made = judged_batch(batch, "eu-", tuple(COLUMNS), OUTCOMES)
     assert made.num_rows == len(rows)
     assert set(made.column("topic").to_pylist()) <= set(topics.INPUTS)
     assert set(made.column("outcome").to_pylist()) <= set(OUTCOMES)
-    kept = judged_batch(batch, "eu-", EVENT, lambda outcome: outcome == ACCEPTED)
+    kept = judged_batch(batch, "eu-", EVENT, (ACCEPTED,))
     assert kept.num_rows == made.column("outcome").to_pylist().count(ACCEPTED)

@@ -157,13 +157,14 @@ def archive(options: argparse.Namespace) -> int:
         )
     names = None if options.compact else prepare(options)
     with running_spark(options, "scriba-shop-archive") as spark:
-        from scriba.pipelines.shop.lake import lake
+        from scriba.pipelines.shop.lake import ids, lake
         from scriba.pipelines.shop.streaming.queries import Settings
 
         kept = open_lake(options, spark)
         if names is None:
             keep = lake.KEEP if options.keep is None else timedelta(milliseconds=options.keep)
             done = kept.compact(datetime.now(UTC), keep)
+            ids.keep(spark, kept)
             print(f"{done.files_before} files before, {done.files_after} after")
             return 0
         settings = Settings(

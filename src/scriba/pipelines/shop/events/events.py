@@ -6,13 +6,20 @@ query: whatever it holds, there is a row for it. Nothing here holds state, so th
 serve streams and batches.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from scriba.pipelines.shop.events.checks import ACCEPTED, DEAD_LETTER, LATE, Verdict, judge
+from scriba.pipelines.shop.events.checks import (
+    ACCEPTED,
+    DEAD_LETTER,
+    LATE,
+    OUTCOMES,
+    Verdict,
+    judge,
+)
 from scriba.pipelines.shop.topics import Names
 
 TIMESTAMP: Final = pa.timestamp("us", "UTC")
@@ -106,34 +113,50 @@ COUNTED: Final = (
 )
 
 
-def judged(records: DataFrame, names: Names, columns: Sequence[str] = EVENT) -> DataFrame:
-    """Records of the connector by place, with `columns` of what they say and became."""
-    return _through(records, names, columns, lambda outcome: True)
+def judged(
+    records: DataFrame,
+    names: Names,
+    columns: Sequence[str] = EVENT,
+    outcomes: Collection[str] = OUTCOMES,
+    carried: Sequence[str] = (),
+) -> DataFrame:
+    """Records of the connector by place, with `columns` of what they say and became, where it is
+    one of `outcomes`; and columns of theirs as they are."""
+    return _through(records, names, columns, outcomes, carried)
 
 
 def accepted(records: DataFrame, names: Names) -> DataFrame:
     """The events that count; some of them may be there twice."""
-    return _through(records, names, COUNTED, lambda outcome: outcome == ACCEPTED)
+    return _through(records, names, COUNTED, (ACCEPTED,))
 
 
 def _through(
-    records: DataFrame, names: Names, columns: Sequence[str], wanted: Callable[[str], bool]
+    records: DataFrame,
+    names: Names,
+    columns: Sequence[str],
+    wanted: Collection[str],
+    carried: Sequence[str] = (),
 ) -> DataFrame:
     """The topic's name comes without the shop's prefix."""
     types = {name: spark for name, (spark, _) in PLACE.items()}
+    types |= {name: records.schema[name].dataType.simpleString() for name in carried}
     types |= {name: COLUMNS[name].spark for name in columns}
     prefix = names.prefix
 
     def through(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            yield judged_batch(batch, prefix, columns, wanted)
+            yield judged_batch(batch, prefix, columns, wanted, carried)
 
     schema = ", ".join(f"{name} {spark}" for name, spark in types.items())
-    return records.select(*RECORD).mapInArrow(through, schema)
+    return records.select(*RECORD, *carried).mapInArrow(through, schema)
 
 
 def judged_batch(
-    batch: pa.RecordBatch, prefix: str, columns: Sequence[str], wanted: Callable[[str], bool]
+    batch: pa.RecordBatch,
+    prefix: str,
+    columns: Sequence[str],
+    wanted: Collection[str],
+    carried: Sequence[str] = (),
 ) -> pa.RecordBatch:
     names = [str(name).removeprefix(prefix) for name in batch.column("topic").to_pylist()]
     arrived = batch.column("timestamp").cast(TIMESTAMP)
@@ -144,12 +167,13 @@ def judged_batch(
         Judged(topic, value, judge(topic, value, -1 if at is None else at))
         for topic, value, at in told
     ]
-    kept = [index for index, row in enumerate(rows) if wanted(row.verdict.outcome)]
+    kept = [index for index, row in enumerate(rows) if row.verdict.outcome in wanted]
     place = [
         pa.array(names, pa.string()),
         batch.column("partition"),
         batch.column("offset"),
         arrived,
+        *(batch.column(name) for name in carried),
     ]
     if len(kept) < len(rows):
         place = [column.take(pa.array(kept, pa.int64())) for column in place]
@@ -160,4 +184,4 @@ def judged_batch(
         of = COLUMNS[name].of
         values = [event.get(name) for event in events] if of is None else list(map(of, rows))
         made.append(pa.array(values, COLUMNS[name].arrow))
-    return pa.RecordBatch.from_arrays([*place, *made], names=[*PLACE, *columns])
+    return pa.RecordBatch.from_arrays([*place, *made], names=[*PLACE, *carried, *columns])

@@ -16,12 +16,13 @@ With `delta` the same rows are a Delta table; a batch is one commit that carries
 """
 
 import math
+import re
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from importlib import import_module
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -38,6 +39,7 @@ from pyspark.sql.types import (
 )
 
 from scriba.pipelines.shop import topics
+from scriba.pipelines.shop.lake.files import File, Files
 from scriba.pipelines.shop.streaming.queries import Settings, Shop, query_id
 from scriba.pipelines.shop.topics import Names
 
@@ -86,7 +88,43 @@ class Compacted:
     files_after: int
 
 
+class Place(NamedTuple):
+    """Of an hour of a topic, as its folder is named."""
+
+    topic: str
+    date: str
+    hour: int
+
+
+@dataclass(frozen=True)
+class Hour:
+    """The files of an hour that hold what arrived in it, as they were when somebody looked."""
+
+    place: Place
+    files: tuple[File, ...]
+    once: bool
+    """Whether each record lies in one of them only."""
+
+    @property
+    def names(self) -> frozenset[str]:
+        return frozenset(file.name for file in self.files)
+
+    @property
+    def size(self) -> int:
+        return sum(file.size for file in self.files)
+
+
 class Lake(Protocol):
+    @property
+    def path(self) -> str:
+        """As Spark reads it."""
+
+    def hours(self) -> list[Hour]:
+        """All that hold rows."""
+
+    def rows(self, hours: Sequence[Hour]) -> DataFrame:
+        """The rows in these files, each record once."""
+
     def read(self) -> DataFrame | None:
         """All rows; None before the first."""
 
@@ -158,81 +196,86 @@ def stream(spark: SparkSession, settings: Settings, lake: Lake, seconds: float) 
 class ParquetLake:
     def __init__(self, spark: SparkSession, path: str) -> None:
         self._spark = spark
-        self._path = path
-        jvm: Any = spark._jvm
-        self._new_path = jvm.org.apache.hadoop.fs.Path
-        hadoop = spark.sparkContext._jsc.hadoopConfiguration()
-        self._files: Any = self._new_path(path).getFileSystem(hadoop)
+        self.path = path
+        self._files = Files(spark, path)
 
     def read(self) -> DataFrame | None:
-        sure, unsure = list[str](), list[str]()
-        for folder, _ in self._hours():
-            files = [status.getPath() for status in self._parquet(folder)]
-            repeats = may_hold_repeats([file.getName() for file in files])
-            (unsure if repeats else sure).extend(file.toString() for file in files)
-        if not unsure:
-            return self._rows(sure) if sure else None
-        once = self._rows(unsure).dropDuplicates(NAME)
-        return once.unionByName(self._rows(sure)) if sure else once
+        hours = self.hours()
+        return self.rows(hours) if hours else None
 
-    def _rows(self, files: list[str]) -> DataFrame:
-        return self._spark.read.schema(ROW).option("basePath", self._path).parquet(*files)
+    def rows(self, hours: Sequence[Hour]) -> DataFrame:
+        sure = self._rows(hour for hour in hours if hour.once)
+        if all(hour.once for hour in hours):
+            return sure
+        once = self._rows(hour for hour in hours if not hour.once).dropDuplicates(NAME)
+        return once.unionByName(sure) if any(hour.once for hour in hours) else once
+
+    def _rows(self, hours: Iterable[Hour]) -> DataFrame:
+        return rows_of(self._spark, self.path, hours)
 
     def append(self, rows: DataFrame, query: str, batch: int) -> None:
         one_file_each = rows.repartition(*(F.col(name) for name in PLACE))
-        one_file_each.write.mode("append").partitionBy(*PLACE).parquet(self._path)
+        one_file_each.write.mode("append").partitionBy(*PLACE).parquet(self.path)
 
     def compact(self, now: datetime, keep: timedelta = KEEP) -> Compacted:
-        aside = f"{self._path}/_compacting"
-        self._files.delete(self._new_path(aside), True)  # what a crash left
+        aside = f"{self.path}/_compacting"
+        self._files.delete(aside)  # what a crash left
         before = after = 0
-        for folder, hour in list(self._hours()):
-            files = self._parquet(folder)
+        for folder, place in self._folders():
+            day = datetime.strptime(place.date, "%Y-%m-%d")
+            began = day.replace(hour=place.hour, tzinfo=UTC)
+            files = self._files.parquet(folder)
             before += len(files)
-            if len(files) > 1 and now - hour >= timedelta(hours=1) + OVER_AFTER:
+            if len(files) > 1 and now - began >= timedelta(hours=1) + OVER_AFTER:
                 after += self._compact_hour(folder, files, f"{aside}/{uuid.uuid4().hex}")
             else:
                 after += len(files)
-        self._files.delete(self._new_path(aside), True)
+        self._files.delete(aside)
         return Compacted(before, after)
 
-    def _compact_hour(self, folder: str, files: list[Any], aside: str) -> int:
+    def _compact_hour(self, folder: str, files: list[File], aside: str) -> int:
         """The new files are in place before the old ones go, so nothing is ever missing."""
-        size = sum(status.getLen() for status in files)
+        size = sum(file.size for file in files)
         count = max(1, round(size / FILE_BYTES))
         inside = [name for name in ROW.names if name not in PLACE]
-        rows = self._spark.read.schema(ROW).option("basePath", self._path).parquet(folder)
+        rows = self._spark.read.schema(ROW).option("basePath", self.path).parquet(folder)
         rows = rows.dropDuplicates(["partition", "offset"]).select(*inside)
         rows = rows.repartitionByRange(count, "partition", "offset")
         rows.sortWithinPartitions("partition", "offset").write.parquet(aside)
-        made = self._parquet(aside)
+        made = self._files.parquet(aside)
         compaction = f"{COMPACTED}{uuid.uuid4().hex}-"
-        for status in made:
-            name = compaction + status.getPath().getName()
-            if not self._files.rename(status.getPath(), self._new_path(f"{folder}/{name}")):
-                raise OSError(f"{status.getPath()} could not be moved to {folder}")
-        for status in files:
-            self._files.delete(status.getPath(), False)
+        for file in made:
+            self._files.move(file.address, f"{folder}/{compaction}{file.name}")
+        for file in files:
+            self._files.delete(file.address)
         return len(made)
 
-    def _hours(self) -> Iterator[tuple[str, datetime]]:
-        for topic in self._folders(self._path, "topic="):
-            for date in self._folders(topic, "date="):
-                for hour in self._folders(date, "hour="):
-                    day = datetime.strptime(date.rpartition("date=")[2], "%Y-%m-%d")
-                    number = int(hour.rpartition("hour=")[2])
-                    yield hour, day.replace(hour=number, tzinfo=UTC)
+    def hours(self) -> list[Hour]:
+        found = []
+        for folder, place in self._folders():
+            files = self._files.parquet(folder)
+            if files:
+                once = not may_hold_repeats([file.name for file in files])
+                found.append(Hour(place, tuple(files), once))
+        return found
 
-    def _folders(self, path: str, prefix: str) -> Iterator[str]:
-        place = self._new_path(path)
-        if self._files.exists(place):
-            for status in self._files.listStatus(place):
-                if status.isDirectory() and status.getPath().getName().startswith(prefix):
-                    yield status.getPath().toString()
+    def _folders(self) -> Iterator[tuple[str, Place]]:
+        for topic in self._inside(self.path, "topic="):
+            for date in self._inside(topic.address, "date="):
+                for hour in self._inside(date.address, "hour="):
+                    values = [file.name.partition("=")[2] for file in (topic, date, hour)]
+                    yield hour.address, Place(values[0], values[1], int(values[2]))
 
-    def _parquet(self, folder: str) -> list[Any]:
-        found = self._files.listStatus(self._new_path(folder))
-        return [status for status in found if status.getPath().getName().endswith(".parquet")]
+    def _inside(self, folder: str, prefix: str) -> list[File]:
+        found = self._files.of(folder)
+        return [file for file in found if file.is_folder and file.name.startswith(prefix)]
+
+
+def rows_of(spark: SparkSession, path: str, hours: Iterable[Hour]) -> DataFrame:
+    files = [file.address for hour in hours for file in hour.files]
+    if not files:
+        return spark.createDataFrame([], ROW)
+    return spark.read.schema(ROW).option("basePath", path).parquet(*files)
 
 
 def may_hold_repeats(files: list[str]) -> bool:
@@ -242,26 +285,44 @@ def may_hold_repeats(files: list[str]) -> bool:
     return len(ids) + others > 1 if ids else False
 
 
+_FOLDER: Final = re.compile(r"topic=([^/]+)/date=([^/]+)/hour=(\d+)/([^/]+)$")
+
+
 class DeltaLake:
     """A Delta table by the library `deltalake`, which needs no jar; rows go through the driver."""
 
     def __init__(self, spark: SparkSession, path: str) -> None:
         self._spark = spark
-        self._path = path.replace("s3a://", "s3://", 1)
+        self._uri = path.replace("s3a://", "s3://", 1)
+        self.path = self._uri.replace("s3://", "s3a://", 1)
         self._delta: Any = import_module("deltalake")
 
     def _table(self) -> Any | None:
         table = self._delta.DeltaTable
-        return table(self._path) if table.is_deltatable(self._path) else None
+        return table(self._uri) if table.is_deltatable(self._uri) else None
 
     def read(self) -> DataFrame | None:
+        hours = self.hours()
+        return self.rows(hours) if hours else None
+
+    def rows(self, hours: Sequence[Hour]) -> DataFrame:
+        return rows_of(self._spark, self.path, hours)
+
+    def hours(self) -> list[Hour]:
         table = self._table()
-        files = [] if table is None else table.file_uris()
-        if not files:
-            return None
-        files = [file.replace("s3://", "s3a://", 1) for file in files]
-        base = self._path.replace("s3://", "s3a://", 1)
-        return self._spark.read.schema(ROW).option("basePath", base).parquet(*files)
+        if table is None:
+            return []
+        told = table.get_add_actions(flatten=True)
+        sizes = zip(told["path"].to_pylist(), told["size_bytes"].to_pylist(), strict=True)
+        size_of = {path.rpartition("/")[2]: size for path, size in sizes}
+        found = dict[Place, list[File]]()
+        for uri in table.file_uris():
+            place = _FOLDER.search(uri)
+            assert place is not None, uri
+            topic, date, hour, name = place.groups()
+            file = File(uri.replace("s3://", "s3a://", 1), name, size_of[name], False)
+            found.setdefault(Place(topic, date, int(hour)), []).append(file)
+        return [Hour(place, tuple(files), True) for place, files in found.items()]
 
     def append(self, rows: DataFrame, query: str, batch: int) -> None:
         table = self._table()
@@ -274,7 +335,7 @@ class DeltaLake:
         mark = self._delta.Transaction(app_id=query, version=batch)
         properties = self._delta.CommitProperties(app_transactions=[mark])
         self._delta.write_deltalake(
-            self._path,
+            self._uri,
             found,
             mode="append",
             partition_by=PLACE,

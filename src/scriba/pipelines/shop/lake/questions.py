@@ -16,10 +16,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from scriba.pipelines.attempts import reason
-from scriba.pipelines.shop.events.checks import ACCEPTED, LATE
-from scriba.pipelines.shop.events.events import judged
+from scriba.pipelines.shop.lake.ids import each_event_once
 from scriba.pipelines.shop.lake.lake import Lake
-from scriba.pipelines.shop.topics import Names
 
 QUESTIONS: Final[Mapping[str, str]] = {
     "top-products": """
@@ -62,17 +60,17 @@ def ask(
     spark: SparkSession, lake: Lake, sql: str, since: str | None = None, until: str | None = None
 ) -> DataFrame:
     """The answer to SQL over `records` and `events` that arrived on these days."""
-    records = lake.read()
-    if records is None:
+    hours = lake.hours()
+    if not hours:
         raise NoRecords("the lake holds no records")
     if since is not None:
-        records = records.where(F.col("date") >= since)
+        hours = [hour for hour in hours if hour.place.date >= since]
     if until is not None:
-        records = records.where(F.col("date") <= until)
-    records.createOrReplaceTempView("records")
-    good = judged(records, Names()).where(F.col("outcome").isin(ACCEPTED, LATE))
-    days = good.withColumn("day", F.date_format("event_time", "yyyy-MM-dd"))
-    days.dropDuplicates(["event_id"]).createOrReplaceTempView("events")
+        hours = [hour for hour in hours if hour.place.date <= until]
+    lake.rows(hours).createOrReplaceTempView("records")
+    once = each_event_once(spark, lake, hours)
+    days = once.withColumn("day", F.date_format("event_time", "yyyy-MM-dd"))
+    days.createOrReplaceTempView("events")
     with _refused_in_short():
         return spark.sql(sql)
 
