@@ -6,6 +6,7 @@ Where it matters which comes first, one is made to wait for the other at a chose
 import asyncio
 import contextlib
 import sys
+import time
 from collections.abc import Iterator
 from itertools import islice
 from queue import SimpleQueue
@@ -128,6 +129,49 @@ def test_many_records_for_a_topic_that_never_comes_fail_together() -> None:
     assert {type(failure) for failure in failures} == {TimedOut}
     assert "max.block.ms=1000" in str(failures[-1])
     assert "cannot connect" in str(failures[-1])
+
+
+@pytest.mark.parametrize("how", ["send", "send_nowait", "partitions"])
+def test_a_topic_that_is_not_there_holds_up_no_other(broker: Broker, topic: str, how: str) -> None:
+    """Though one thread has handed over so many records for it that it has to wait."""
+    with SyncAdmin(bootstrap_servers=broker.bootstrap) as admin:
+        admin.create_topics([NewTopic(topic, 1)])
+    mistyped = topic + "-"
+    with SyncProducer(
+        bootstrap_servers=broker.bootstrap, buffer_memory=10_000, max_block_ms=600_000
+    ) as producer:
+        producer._client._cluster._auto_create = False
+
+        def fill() -> Any:
+            while True:
+                producer.send_nowait(mistyped, b"x" * 1000)
+
+        def use() -> Any:
+            if how == "send":
+                return [producer.send(topic, b"%d" % n).offset for n in range(3)]
+            if how == "send_nowait":
+                sent = [producer.send_nowait(topic, b"%d" % n) for n in range(3)]
+                return [delivery.result().offset for delivery in sent]
+            return producer.partitions(topic)
+
+        filling = Meanwhile(fill)
+        while producer._unsettled < 11:
+            time.sleep(0.001)
+        assert Meanwhile(use).result() == ([0] if how == "partitions" else [0, 1, 2])
+        assert not filling.got
+        assert producer._unsettled == 11
+        producer.close(timeout_ms=0)
+        assert isinstance(filling.result(), Closed)
+
+
+def test_failures_of_two_topics_in_turn_are_logged_once_each(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with SyncProducer(bootstrap_servers=NOBODY, max_block_ms=100) as producer:
+        sent = [producer.send_nowait(name, b"x") for _ in range(5) for name in ("one", "two")]
+        assert all(isinstance(delivery.exception(), TimedOut) for delivery in sent)
+    for name in ("one", "two"):
+        assert caplog.text.count(f"{name}: 1 records were not delivered: the metadata") == 1
 
 
 def test_a_time_limit_holds_while_records_wait_for_their_topic() -> None:

@@ -2,8 +2,9 @@
 
 `send_nowait` puts records into their batches itself, and waits only when the buffer is full. What
 it cannot put, because the topic has to be found first, it hands over to the event loop, in order;
-until the loop has put all of that, everything else goes the same way. Handing over, and finding
-that nothing is left, exclude each other: else a record could pass an earlier one.
+until the loop has put all of that, every other record of the topic goes the same way. Handing over,
+and finding that nothing is left, exclude each other: else a record could pass an earlier one. Each
+topic has a queue of its own there: one that nobody ever creates holds up no other.
 """
 
 import asyncio
@@ -40,12 +41,26 @@ class _QueuedRecord(NamedTuple):
     size: int
 
 
+class _TopicQueue:
+    """What was handed over for one topic, and the task that puts it."""
+
+    __slots__ = ("handed", "task")
+
+    def __init__(self) -> None:
+        self.handed: deque[_QueuedRecord | asyncio.Future[None]] = deque()
+        """Records, and those who wait until all before them are put."""
+        self.task: asyncio.Task[None] | None = None
+
+
 def _size(record: _Record) -> int:
     return sum(len(data) for data in record[1:3] if isinstance(data, Sized))
 
 
 _HANDED_OVER: Final = 10_000
 """Records that a producer's caller may be ahead of its event loop."""
+
+_TOLD: Final = 1_000
+"""Topics of which is remembered what was logged last."""
 
 
 class SyncDelivery(RecordOutcome):
@@ -109,14 +124,14 @@ class SyncProducer(Sync[Producer]):
     def __init__(
         self, config: Mapping[str, Any] | None = None, **keywords: Unpack[ProducerKeywords]
     ) -> None:
-        self._handed: deque[_QueuedRecord | asyncio.Future[None]] = deque()
-        """Records, and those who wait until all before them are put."""
-        self._behind = False
-        """Whether something was handed over and is not yet put."""
+        self._behind: dict[str, _TopicQueue] = {}
+        """The topics for which something was handed over and is not yet put."""
+        self._count = 0
+        """How many records are in these queues."""
         self._bytes = 0
-        """Of the records among them."""
-        self._told = ("", "")
-        """Topic and reason of the failure that was logged last."""
+        """And of how many bytes."""
+        self._told: dict[str, str] = {}
+        """The reason of the failure that was logged last, for each topic."""
         self._guard = new_lock()
         super().__init__(partial(Producer, config, **keywords))
         self._client._serve_threads(self, SyncDelivery, self._host.poke)
@@ -126,11 +141,8 @@ class SyncProducer(Sync[Producer]):
 
     @property
     def _unsettled(self) -> int:
-        handed = sum(1 for handed in list(self._handed) if isinstance(handed, _QueuedRecord))
-        return handed + self._client._accumulator.unsettled
+        return self._count + self._client._accumulator.unsettled
 
-    send = waits(Producer.send)
-    partitions = waits(Producer.partitions)
     start = waits(Producer.start)
     init_transactions = waits(Producer.init_transactions)
     begin_transaction = waits(Producer.begin_transaction)
@@ -146,6 +158,30 @@ class SyncProducer(Sync[Producer]):
     def trouble(self) -> ClientError | None:
         """As `Producer.trouble`."""
         return self._client.trouble
+
+    def send(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        *,
+        partition: int | None = None,
+        timestamp: int | None = None,
+        headers: HeadersLike = (),
+    ) -> RecordMetadata:
+        """As `Producer.send`."""
+
+        async def work() -> RecordMetadata:
+            await self._all_of(topic)
+            return await self._client.send(
+                topic, value, key, partition=partition, timestamp=timestamp, headers=headers
+            )
+
+        return self._run(work())
+
+    def partitions(self, topic: str) -> list[int]:
+        """As `Producer.partitions`."""
+        return self._run(self._client.partitions(topic))
 
     def flush(self, timeout_ms: int | None = None) -> None:
         """As `Producer.flush`."""
@@ -176,7 +212,7 @@ class SyncProducer(Sync[Producer]):
                 value, key, headers = client._prepare(topic, value, key, headers)
             except ClientError as refused:
                 return self._refuse(topic, refused)
-        if not self._behind:
+        if not self._behind or topic not in self._behind:
             delivery: SyncDelivery | None = self._put(
                 topic, value, key, partition, timestamp, headers
             )
@@ -197,7 +233,7 @@ class SyncProducer(Sync[Producer]):
         if self._client._closed:
             raise Closed("the producer was closed")
         full = False
-        if not self._behind:
+        if record[0] not in self._behind:
             try:
                 delivery = self._client._put_from_thread(*record)
             except BufferFull:
@@ -212,13 +248,13 @@ class SyncProducer(Sync[Producer]):
         else:
             full = self._client._accumulator.intake.shut
         handed = _QueuedRecord(self._stand_in(record[0]), record, self._mono_ms(), _size(record))
-        many = len(self._handed) >= _HANDED_OVER
+        many = self._count >= _HANDED_OVER
         many = many or self._bytes + handed.size > self.settings.buffer_memory
         if many and self._host.here:  # a handler of the client's own log, say
             return self._refuse(record[0], BufferFull("too much waits for its topics", handed.size))
         self._hand_over(handed)
         if (full or many) and not self._host.here:
-            self._run(self._before())
+            self._run(self._all_of(record[0]))
         return handed.told
 
     def _stand_in(self, topic: str) -> SyncDelivery:
@@ -235,55 +271,66 @@ class SyncProducer(Sync[Producer]):
 
     def _fail(self, refused: SyncDelivery, error: ClientError) -> None:
         """Logs it, once where many in a row fail for one reason: a topic is not there, say."""
-        told = (refused.batch.where.topic, str(error))
-        if told != self._told:
-            self._told = told
+        topic, reason = refused.batch.where.topic, str(error)
+        if self._told.get(topic) != reason:
+            if len(self._told) >= _TOLD:
+                self._told.clear()
+            self._told[topic] = reason
             log_failed(refused.batch, error)
         refused.batch.fail(error)
 
-    def _hand_over(self, handed: "_QueuedRecord | asyncio.Future[None]") -> None:
+    def _hand_over(self, handed: _QueuedRecord) -> None:
+        topic = handed.record[0]
         with self._guard:
             if self._closed:
                 raise Closed("the producer was closed")
-            if not self._behind:
-                self._host.poke(self._take_over)
-                self._behind = True
-            self._handed.append(handed)
-            if isinstance(handed, _QueuedRecord):
-                self._bytes += handed.size
+            queue = self._behind.get(topic)
+            if queue is None:
+                queue = _TopicQueue()
+                self._host.poke(partial(self._take_over, topic, queue))
+                self._behind[topic] = queue
+            queue.handed.append(handed)
+            self._count += 1
+            self._bytes += handed.size
 
     # -- on the loop -----------------------------------------------------------------------------
 
-    def _take_over(self) -> None:
-        self._taker = asyncio.ensure_future(self._put_handed())
+    def _take_over(self, topic: str, queue: _TopicQueue) -> None:
+        queue.task = asyncio.ensure_future(self._put_handed(topic, queue))
 
-    async def _put_handed(self) -> None:
-        """Gives the producer what was handed over, in order, until nothing is left."""
+    async def _put_handed(self, topic: str, queue: _TopicQueue) -> None:
+        """Gives the producer what was handed over for a topic, in order, until nothing is left."""
         while True:
             with self._guard:
-                if not self._handed:
-                    self._behind = False
+                if not queue.handed:
+                    del self._behind[topic]
                     return
-                first = self._handed.popleft()
-                if isinstance(first, _QueuedRecord):
-                    self._bytes -= first.size
+                first = queue.handed.popleft()
             if isinstance(first, asyncio.Future):
                 if not first.done():
                     first.set_result(None)
                 continue
             try:
-                delivery = await self._enqueue(first)
-            except ClientError as refused:
-                self._fail(first.told, refused)
-            except Exception as wrong:
-                reason = RecordError(f"cannot be sent: {wrong!r}", cause=wrong)
-                self._fail(first.told, reason)
-            except BaseException:
-                first.told.batch.fail(Closed("the producer was closed"))
-                raise
-            else:
-                first.told.timestamp = delivery.timestamp
-                first.told.batch.move([(delivery.batch, delivery.index)])
+                await self._put_one(first)
+            finally:
+                with self._guard:
+                    self._count -= 1
+                    self._bytes -= first.size
+
+    async def _put_one(self, handed: _QueuedRecord) -> None:
+        try:
+            delivery = await self._enqueue(handed)
+        except ClientError as refused:
+            self._fail(handed.told, refused)
+        except Exception as wrong:
+            reason = RecordError(f"cannot be sent: {wrong!r}", cause=wrong)
+            self._fail(handed.told, reason)
+        except BaseException:
+            handed.told.batch.fail(Closed("the producer was closed"))
+            raise
+        else:
+            handed.told.timestamp = delivery.timestamp
+            handed.told.batch.move([(delivery.batch, delivery.index)])
 
     async def _enqueue(self, handed: _QueuedRecord) -> RecordOutcome:
         """Its time to wait began when it was handed over, not when those before it were put."""
@@ -299,9 +346,20 @@ class SyncProducer(Sync[Producer]):
 
     async def _before(self) -> None:
         """Waits until all is put that was handed over before."""
-        if self._behind:
-            put: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._hand_over(put)
+        with self._guard:
+            topics = list(self._behind)
+        await self._all_of(*topics)
+
+    async def _all_of(self, *topics: str) -> None:
+        """The same for some topics: others do not hold it up."""
+        loop = asyncio.get_running_loop()
+        awaited: list[asyncio.Future[None]] = []
+        with self._guard:
+            for topic in topics:
+                if topic in self._behind:
+                    awaited.append(loop.create_future())
+                    self._behind[topic].handed.append(awaited[-1])
+        for put in awaited:
             await put
 
     async def _all_put(self, timeout_ms: int | None) -> int | None:
@@ -314,8 +372,9 @@ class SyncProducer(Sync[Producer]):
             async with asyncio.timeout(timeout_ms / 1000):
                 await self._before()
         except TimeoutError:
-            left = len(self._handed)
-            raise TimedOut(f"{left} records still wait for their topics, or for memory") from None
+            raise TimedOut(
+                f"{self._count} records still wait for their topics, or for memory"
+            ) from None
         return max(0, deadline - self._mono_ms())
 
     async def _finish(self, timeout_ms: int | None = None) -> None:
@@ -329,10 +388,11 @@ class SyncProducer(Sync[Producer]):
     def _after_end(self) -> None:
         _open.discard(self)
         with self._guard:
-            for left in self._handed:
-                if isinstance(left, _QueuedRecord):
-                    left.told.batch.fail(Closed("the producer was closed"))
-            self._handed.clear()
+            for queue in self._behind.values():
+                for left in queue.handed:
+                    if isinstance(left, _QueuedRecord):
+                        left.told.batch.fail(Closed("the producer was closed"))
+                queue.handed.clear()
 
     def _wait_for(self, waited: SyncDelivery, timeout_ms: int | None) -> None:
         async def work() -> None:
