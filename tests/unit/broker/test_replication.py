@@ -43,7 +43,8 @@ from scriba.wire.messages.fetch import (
     ReplicaState,
 )
 from scriba.wire.messages.produce import ProduceResponse
-from scriba.wire.messages.stored import PartitionChangeRecord
+from scriba.wire.messages.stored import ConfigRecord, PartitionChangeRecord
+from scriba.wire.schema import Message
 from tests.unit.broker.brokers import PORT, Brokers, play
 from tests.unit.broker.scraping import REPLICATION_METRICS, parsed
 from tests.unit.broker.stored_records import stored_records
@@ -319,6 +320,38 @@ def test_below_min_isr_nothing_is_taken_and_nothing_more_is_shown() -> None:
         await brokers.until(lambda: partition.high_watermark.value == 3)
 
     play(script)
+
+
+@pytest.mark.parametrize("how", ["minimum", "epoch"])
+def test_acks_that_too_few_replicas_can_give_are_refused_at_once(how: str) -> None:
+    """Where the minimum is raised while they wait, and where the same leader gets a new epoch with
+    fewer in sync."""
+
+    async def script(brokers: Brokers) -> None:
+        await brokers.create("t", (2, 3, 4), configs={"min.insync.replicas": "2"})
+        await brokers.produce(2, "t", b"first")
+        first, peer = brokers.nodes[1], await brokers.dial(2)
+        brokers.sim.network.cut("b4", "b2")
+        waiting = peer.send(brokers.produced("t", b"second"), 12, ProduceResponse)
+        await brokers.until(lambda: brokers.partition(2, "t").log.end_offset == 2)
+        record = PartitionChangeRecord(
+            topic_id=first.image.topics_by_name["t"].id, partition_id=0, leader=2, isr=[2]
+        )
+        raised = ConfigRecord(
+            resource_type=2, resource_name="t", name="min.insync.replicas", value="3"
+        )
+        assert first.metadata.active is not None
+        if how == "minimum":
+            brokers.kill(3)
+            await brokers.until(lambda: set(brokers.image("t").isr) == {2, 4})
+        assert not waiting.done()
+        change: Message = raised if how == "minimum" else record
+        await first.metadata.active.step(lambda machine, now: [change])
+        answer = await waiting
+        (told,) = answer.responses[0].partition_responses
+        assert told.error_code == ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+
+    play(script, count=4)
 
 
 def test_what_a_killed_follower_finds_counts_once_its_device_has_it() -> None:

@@ -161,6 +161,7 @@ class Partition:
             self.leader.min_insync = settings.min_insync_replicas
             self.know_observers()
         self.refresh()
+        self._refuse_unmet_acks()
         if self.syncs:
             self._ask_for_flush()
 
@@ -220,6 +221,7 @@ class Partition:
         self.told_high_watermark = -1
         self._know_reassignment(self.leader, image)
         self._move(self.leader.high_watermark)
+        self._refuse_unmet_acks()
         self.move_low_watermark()
         self._tell_feeds()
         if self._counted_end() < self.log.end_offset:
@@ -257,11 +259,16 @@ class Partition:
         self.partition_epoch = max(self.partition_epoch, leader.partition_epoch)
         self._tell_feeds()
         self._move(leader.high_watermark)
+        self._refuse_unmet_acks()
         self.move_low_watermark()
-        if leader.under_min_isr:
-            error = KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
-            self.acknowledged.interrupt(error)
         return changed
+
+    def _refuse_unmet_acks(self) -> None:
+        """Ends the waits with acks=all where too few replicas are in sync: until there are more the
+        high watermark stands still, and a produce that comes now is refused as well."""
+        leader = self.leader
+        if leader is not None and leader.under_min_isr:
+            self.acknowledged.interrupt(KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND))
 
     def resign(self, image: PartitionImage) -> None:
         """Ends a leadership at once: somebody else leads in a later epoch, or nobody.
