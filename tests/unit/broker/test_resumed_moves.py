@@ -1,11 +1,14 @@
 """Moves between directories that a restart interrupts: asked for again while they are taken up."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
-from scriba.errors import ErrorCode
+from scriba.errors import ErrorCode, KafkaError
+from scriba.events import EventKind
 from scriba.storage.directory.logdir import LogDir
+from scriba.storage.log import Log
 from tests.unit.broker.brokers import Brokers, play
 from tests.unit.broker.moving import (
     DIRS,
@@ -89,5 +92,28 @@ def test_a_copy_that_is_being_opened_is_kept_where_the_current_replica_goes_out_
         gate.set()
         await asyncio.sleep(5)
         assert entries(brokers) == before, "it may be all there is"
+
+    play(script, count=1, **DIRS)
+
+
+def test_a_copy_that_cannot_be_opened_either_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both replicas are out of use: the move ends, with a word for whoever repairs them."""
+    gate = asyncio.Event()
+
+    async def unreadable(directory: LogDir, *args: Any) -> Log:
+        await gate.wait()
+        raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "a bad sector")
+
+    async def script(brokers: Brokers) -> None:
+        await filled(brokers)
+        monkeypatch.setattr(LogDir, "open_future", unreadable)
+        await interrupted(brokers)
+        node, before = brokers.nodes[1], entries(brokers)
+        brokers.partition(1, "t").log.fail("damaged", device=False)
+        gate.set()
+        await brokers.until(lambda: node.events.counts[EventKind.DIR_MOVE_ENDED])
+        (told,) = (e.text for e in node.events.since() if e.kind is EventKind.DIR_MOVE_ENDED)
+        assert told.endswith("a bad sector")
+        assert entries(brokers) == before
 
     play(script, count=1, **DIRS)

@@ -404,13 +404,15 @@ class DirMoves:
         except KafkaError as error:
             if self._resuming.get(name) == (target, entry):
                 del self._resuming[name]
-                text = f"not resumed, {target.path}/{entry} is kept: {error.message}"
-                node.note(EventKind.DIR_MOVE_ENDED, repr(partition), text)
+                self._not_resumed(partition, target, entry, error.message)
+            elif (target, entry) in self._left:
+                self._left.discard((target, entry))
+                text = f"the current replica is out of use, and this one too: {error.message}"
+                self._not_resumed(partition, target, entry, text)
             return
         if (target, entry) in self._left:
             self._left.discard((target, entry))
-            text = f"not resumed, {target.path}/{entry} is kept: the current replica is out of use"
-            node.note(EventKind.DIR_MOVE_ENDED, repr(partition), text)
+            self._not_resumed(partition, target, entry, "the current replica is out of use")
             return
         wanted = (
             self._resuming.get(name) == (target, entry) and node.replicas.get(*name) is partition
@@ -427,6 +429,10 @@ class DirMoves:
         node.note(EventKind.DIR_MOVE_BEGUN, repr(partition), text)
         del self._resuming[name]
         self._start(name, move)
+
+    def _not_resumed(self, partition: Partition, target: LogDir, entry: str, why: str) -> None:
+        text = f"not resumed, {target.path}/{entry} is kept: {why}"
+        self._node.note(EventKind.DIR_MOVE_ENDED, repr(partition), text)
 
     # ---- carried out ----
 
