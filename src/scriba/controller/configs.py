@@ -12,7 +12,13 @@ from typing import Any, Final
 
 from scriba.config import ConfigError, Kind, Settings
 from scriba.controller.image import BROKER, ELIGIBLE_VERSION, GROUP, TOPIC
-from scriba.controller.partitions.elections import MIN_ISR, observe, reckon_eligible
+from scriba.controller.partitions.elections import (
+    CHECKED_AT_ONCE,
+    MIN_ISR,
+    check_observers,
+    observe,
+    reckon_eligible,
+)
 from scriba.controller.partitions.placement import check_racks
 from scriba.controller.plans import BARRIER, Step
 from scriba.controller.state import Result, State, fail
@@ -60,7 +66,7 @@ def incremental_alter_configs(
 def alter_configs(state: State, request: AlterConfigsRequest, version: int, now: Instant) -> Result:
     """The older request replaces everything: what it does not name goes back to its default."""
 
-    def replace_all(resource: Any) -> Iterable[Message]:
+    def replace_all(resource: Any) -> Iterable[Step]:
         wanted = {config.name: config.value for config in resource.configs}
         key = (resource.resource_type, resource.resource_name)
         dropped = dict.fromkeys(name for name in state.image.config(*key) if name not in wanted)
@@ -77,16 +83,19 @@ def alter_configs(state: State, request: AlterConfigsRequest, version: int, now:
 
 
 def _result(plan: Iterator[Step], response: Message, validate_only: bool) -> Result:
-    if validate_only:
-        for _ in plan:
-            pass
-        return Result([], response)
-    return Result(plan, response)
+    return Result(_unwritten(plan) if validate_only else plan, response)
+
+
+def _unwritten(plan: Iterator[Step]) -> Iterator[Step]:
+    """The plan without its records, in slices like it."""
+    for number, step in enumerate(plan, 1):
+        if step is BARRIER or number % CHECKED_AT_ONCE == 0:
+            yield BARRIER
 
 
 def _each_resource(
     resources: Sequence[Any],
-    alter: Callable[[Any], Iterable[Message]],
+    alter: Callable[[Any], Iterable[Step]],
     answer: Callable[..., None],
 ) -> Iterator[Step]:
     """One resource's error does not touch the others.
@@ -151,7 +160,7 @@ def _incremental(
     resource_type: int,
     name: str,
     configs: Iterable[IncrementalAlterConfigsRequestAlterableConfig],
-) -> Iterable[Message]:
+) -> Iterable[Step]:
     current = state.image.config(resource_type, name)
     wanted: dict[str, str | None] = {}
     for config in configs:
@@ -212,7 +221,7 @@ def _table(resource_type: int) -> type[Settings]:
 
 def _changes(
     state: State, resource_type: int, name: str, wanted: Mapping[str, str | None]
-) -> Iterable[Message]:
+) -> Iterable[Step]:
     """The records that bring the resource to `wanted` (None: back to the default), checked.
 
     Of partitions there may be many: those are made as they are pulled.
@@ -242,11 +251,13 @@ def _changes(
     ]
     if PLACEMENT in wanted and resource_type == TOPIC:
         check_racks(state, after.get(PLACEMENT))
-        records += observe(state, state.image.topics_by_name[name], after)
-    elif MIN_ISR in wanted and resource_type == TOPIC:
+        topic = state.image.topics_by_name[name]
+        checked = check_observers(state, topic, after)
+        return chain(checked, records, observe(state, topic, after))
+    if MIN_ISR in wanted and resource_type == TOPIC:
         min_isr = TopicSettings.resolve(after, state.settings).min_insync_replicas
         return chain(records, reckon_eligible(state, name, min_isr))
-    elif MIN_ISR in wanted and resource_type == BROKER and not name:
+    if MIN_ISR in wanted and resource_type == BROKER and not name:
         own = after.get(MIN_ISR)
         min_isr = (
             NodeSettings.table[MIN_ISR].parse(own) if own else state.settings.min_insync_replicas

@@ -7,12 +7,20 @@ from typing import Any
 import pytest
 
 from scriba.controller.image import NO_LEADER, TOPIC, PartitionImage
+from scriba.controller.partitions.elections import CHECKED_AT_ONCE
+from scriba.controller.plans import Cut, next_slice
 from scriba.errors import ErrorCode
 from scriba.wire.messages.admin import (
     CreatePartitionsRequest,
     CreatePartitionsTopic,
     ElectLeadersRequest,
     TopicPartitions,
+)
+from scriba.wire.messages.configs import (
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsRequestAlterableConfig,
+    IncrementalAlterConfigsRequestAlterConfigsResource,
+    IncrementalAlterConfigsResponse,
 )
 from tests.unit.controller.rig import (
     DELETE,
@@ -173,6 +181,29 @@ def test_a_placement_that_leaves_nobody_to_lead_is_refused(six: Cluster) -> None
     assert "t-0 would have no voter in sync: brokers [1, 3] would observe" in answer.error_message
     assert six.partition() == before
     assert six.image.config(TOPIC, "t")[PLACEMENT] == ASKED
+
+
+@pytest.mark.parametrize("dry", [False, True])
+def test_a_placement_is_held_against_many_partitions_in_slices(dry: bool) -> None:
+    """The last of them refuses it for all, and then nothing may have been written."""
+    cluster = in_racks()
+    many = {index: [5, 1] for index in range(2 * CHECKED_AT_ONCE)}
+    cluster.create("t", -1, -1, assignments={**many, 2 * CHECKED_AT_ONCE: [5, 6]})
+    config = IncrementalAlterConfigsRequestAlterableConfig(
+        name=PLACEMENT, config_operation=SET, value=ASKED
+    )
+    resource = IncrementalAlterConfigsRequestAlterConfigsResource(
+        resource_type=TOPIC, resource_name="t", configs=[config]
+    )
+    request = IncrementalAlterConfigsRequest(resources=[resource], validate_only=dry)
+    result = cluster.controller.handle(request, 1, cluster.now)
+    plan = iter(result.records)
+    cuts = [next_slice(plan, lambda _: False) for _ in range(3)]
+    assert cuts == [([], Cut.BARRIER), ([], Cut.BARRIER), ([], Cut.END)]
+    assert isinstance(result.response, IncrementalAlterConfigsResponse)
+    (answer,) = result.response.responses
+    assert answer.error_code == ErrorCode.INVALID_CONFIG
+    assert f"t-{2 * CHECKED_AT_ONCE} would have no voter" in str(answer.error_message)
 
 
 def test_no_more_than_the_voters_are_asked_to_be_in_sync() -> None:

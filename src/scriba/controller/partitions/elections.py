@@ -58,6 +58,7 @@ from scriba.wire.messages.stored import PartitionChangeRecord
 from scriba.wire.schema import Message
 
 AT_ONCE: Final = 500
+CHECKED_AT_ONCE: Final = 128
 """Partitions that are looked at in one go: some milliseconds."""
 
 PREFERRED_ELECTION: Final = 0
@@ -389,37 +390,52 @@ def reckon_eligible(state: State, topic: str | None, min_isr: int) -> Iterator[M
                 yield record
 
 
-def observe(
-    state: State, topic: TopicImage, own: Mapping[str, str]
-) -> Iterator[PartitionChangeRecord]:
+def observe(state: State, topic: TopicImage, own: Mapping[str, str]) -> Iterator[Message]:
     """What changes with the placement of a topic, which has these settings afterwards.
 
     Observers leave the in-sync set, and stand behind the voters, the first of which is to lead.
-    KafkaError where a partition would have nobody to lead it.
     """
     of_topic = rules(state, topic.name, own)
-    for index, partition in sorted(topic.partitions.items()):
-        replicas = sorted(partition.replicas, key=lambda broker: broker in of_topic.observing)
-        placed = partition._replace(
-            replicas=tuple(replicas), directories=tuple(map(partition.directory, replicas))
-        )
-        accept = acceptor(state, placed)
-        led = partition.leader != NO_LEADER
-        trusted = partition.isr if led else partition.replicas
-        if of_topic.observing.issuperset(trusted):
-            fail(
-                ErrorCode.INVALID_CONFIG,
-                f"{topic.name}-{index} would have no voter{' in sync' if led else ''}: brokers "
-                f"{list(trusted)} would observe; have replicas elsewhere first, and wait for them",
-            )
-        record = change(topic.id, index, partition, accept, of_topic, placed=placed)
+    for index in sorted(topic.partitions):
+        record = _observed(state, topic, index, of_topic)
         if record is not None:
-            if record.leader == NO_LEADER != partition.leader:
-                fail(
-                    ErrorCode.INVALID_CONFIG,
-                    f"{topic.name}-{index} would have no leader; wait until a voter is in sync",
-                )
             yield record
+
+
+def check_observers(state: State, topic: TopicImage, own: Mapping[str, str]) -> Iterator[Step]:
+    """Looks at what `observe` will say, a slice at a time: one partition that cannot have it
+    refuses it for all of them, and nothing may be written before that is known."""
+    of_topic = rules(state, topic.name, own)
+    for number, index in enumerate(sorted(topic.partitions), 1):
+        _observed(state, topic, index, of_topic)
+        if number % CHECKED_AT_ONCE == 0:
+            yield BARRIER
+
+
+def _observed(
+    state: State, topic: TopicImage, index: int, of_topic: Rules
+) -> PartitionChangeRecord | None:
+    """KafkaError where the partition would have nobody to lead it."""
+    partition = topic.partitions[index]
+    replicas = sorted(partition.replicas, key=lambda broker: broker in of_topic.observing)
+    placed = partition._replace(
+        replicas=tuple(replicas), directories=tuple(map(partition.directory, replicas))
+    )
+    led = partition.leader != NO_LEADER
+    trusted = partition.isr if led else partition.replicas
+    if of_topic.observing.issuperset(trusted):
+        fail(
+            ErrorCode.INVALID_CONFIG,
+            f"{topic.name}-{index} would have no voter{' in sync' if led else ''}: brokers "
+            f"{list(trusted)} would observe; have replicas elsewhere first, and wait for them",
+        )
+    record = change(topic.id, index, partition, acceptor(state, placed), of_topic, placed=placed)
+    if record is not None and record.leader == NO_LEADER != partition.leader:
+        fail(
+            ErrorCode.INVALID_CONFIG,
+            f"{topic.name}-{index} would have no leader; wait until a voter is in sync",
+        )
+    return record
 
 
 def without_eligible(state: State) -> Iterator[Message]:
