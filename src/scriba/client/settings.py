@@ -6,6 +6,7 @@ and an unknown name is refused with the nearest match.
 """
 
 import re
+import reprlib
 from collections.abc import Mapping
 from typing import Any, Final, Self
 
@@ -171,7 +172,16 @@ class ClientSettings(Settings):
     def build(cls, config: Mapping[str, Any] | None, keywords: Mapping[str, Any]) -> Self:
         """Settings from dotted names and keywords; ConfigError says which one is wrong and why."""
         values: dict[str, Any] = {}
-        for name, value in (config or {}).items():
+        if config is None:
+            config = {}
+        if not isinstance(config, Mapping) or not all(isinstance(name, str) for name in config):
+            raise ConfigError(
+                "config",
+                "must be a mapping of settings by their names; servers are given as "
+                'bootstrap_servers="localhost:9092"',
+                reprlib.repr(config),
+            )
+        for name, value in config.items():
             values |= cls._read(cls._find(name, dotted=True), value)
         for name, value in keywords.items():
             declared = cls._find(name, dotted=False)

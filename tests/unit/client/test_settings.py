@@ -122,6 +122,12 @@ def test_a_bad_value_is_refused(wrong: dict[str, object]) -> None:
     assert next(iter(wrong)).replace("_", ".") in refusal(ProducerSettings, **wrong)
 
 
+@pytest.mark.parametrize("wrong", ["localhost:9092", ["localhost:9092"], {7: 1}])
+def test_what_is_no_mapping_of_names_is_told_how_servers_are_given(wrong: Any) -> None:
+    with pytest.raises(ConfigError, match=r"^config=.*bootstrap_servers=\"localhost:9092\""):
+        ProducerSettings.build(wrong, {})
+
+
 def test_bootstrap_servers_are_needed() -> None:
     with pytest.raises(ConfigError, match=r"bootstrap\.servers"):
         ProducerSettings.build({}, {})
