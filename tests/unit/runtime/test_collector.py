@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import gc
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -31,8 +32,14 @@ def frozen() -> Iterator[None]:
 class Ring:
     """An object that keeps itself."""
 
+    alive = 0
+
     def __init__(self) -> None:
         self.itself = self
+        Ring.alive += 1
+
+    def __del__(self) -> None:
+        Ring.alive -= 1
 
 
 def test_what_outlasts_a_collection_is_not_walked_again(frozen: None) -> None:
@@ -48,6 +55,15 @@ def test_what_is_made_by_itself_goes_out_of_sight_as_well(frozen: None) -> None:
     assert len(kept) == 10 * MANY
 
 
+def test_what_lasts_for_a_while_and_then_goes_is_found(frozen: None) -> None:
+    """Such as the exceptions of somebody who tries again every second."""
+    Ring.alive, kept = 0, deque[list[Ring]](maxlen=5)
+    for _ in range(500):
+        kept.append([Ring() for _ in range(100)])
+        collector.collect_young(older=True)
+    assert Ring.alive < 5 * collector.LASTING // 2, "most of 50,000 are gone"
+
+
 def test_a_young_cycle_is_collected_as_ever(frozen: None) -> None:
     gone = weakref.ref(Ring())
     gc.collect(1)
@@ -56,7 +72,7 @@ def test_a_young_cycle_is_collected_as_ever(frozen: None) -> None:
 
 def test_a_cycle_that_was_frozen_ends_with_a_look_at_everything(frozen: None) -> None:
     ring = Ring()
-    gc.collect(1)
+    gc.collect()
     gone = weakref.ref(ring)
     del ring
     gc.collect()
@@ -68,7 +84,7 @@ def test_a_cycle_that_was_frozen_ends_with_a_look_at_everything(frozen: None) ->
 
 async def test_growth_ends_what_no_other_collection_finds(frozen: None) -> None:
     ring = Ring()
-    gc.collect(1)
+    gc.collect()
     gone = weakref.ref(ring)
     del ring
     await _while_it_collects(0, lambda: gone() is None)

@@ -5,8 +5,12 @@ twelve thousand partitions it held the loop for 0.3 to 0.5 s. It is not needed f
 does, whose connections, partitions and requests are in no cycles and go by their reference counts.
 What is in one, an exception with its traceback for example, goes while it is young.
 
-So the collector looks at what is new since the last freeze and at nothing else: whatever it finds
-in use after a collection of more than the youngest generation is frozen, and never walked again.
+So the collector looks at what is new since the last freeze and at nothing else: what has outlasted
+two collections gathers in the oldest generation, and once that has some ten thousand objects, it is
+looked at a last time and frozen, never to be walked again. It is not frozen earlier: an exception
+that somebody keeps while he waits to try again is garbage a second later, and with a node that is
+away there are dozens of them a minute. Where many are made at once they are frozen unseen.
+
 A cycle that ends after that is garbage nobody finds. What such garbage may come to is bounded by
 memory: when a process has grown by half of what it may have, everything is looked at once.
 """
@@ -26,9 +30,11 @@ COLLECT_AFTER: Final = (5_000, 4, 500)
 """How often the collector runs, by its three generations. At its defaults a request that makes
 hundreds of thousands of objects has all of them walked again and again; they are not garbage, and
 what is goes by its reference count. The second generation is looked at before it has more objects
-than a few milliseconds are enough for, and the third has nothing that is not frozen."""
+than a few milliseconds are enough for, and the third by `collect_young`."""
 
 BEAT_S: Final = 0.1
+LASTING: Final = 10_000
+"""Objects that have lasted, with which it is time to freeze them."""
 OLDER_EVERY: Final = 5
 GROWTH_EVERY: Final = 100
 """Beats between two looks at the second generation, and between two at the memory."""
@@ -66,8 +72,20 @@ def freeze() -> None:
 
 
 def _freeze_what_is_left(phase: str, info: dict[str, Any]) -> None:
-    if phase == "stop" and info["generation"] > 0:
+    if phase == "stop" and (info["generation"] == 2 or (info["generation"] == 1 and _many_last())):
         gc.freeze()
+
+
+def _many_last() -> bool:
+    return len(gc.get_objects(2)) > 2 * LASTING
+
+
+def collect_young(older: bool) -> None:
+    """Looks at what is new; a while later, and if that is little, at what has lasted since the last
+    freeze, too."""
+    gc.collect(1 if older else 0)
+    if older and len(gc.get_objects(2)) > LASTING:
+        gc.collect()
 
 
 def collect_all() -> int:
@@ -87,7 +105,7 @@ async def collect_as_it_grows(memory_bytes: int, beat_s: float = BEAT_S) -> None
     least = private_bytes()
     for beat in count(1):
         await asyncio.sleep(beat_s)
-        gc.collect(1 if beat % OLDER_EVERY == 0 else 0)
+        collect_young(older=beat % OLDER_EVERY == 0)
         if beat % GROWTH_EVERY:
             continue
         now = private_bytes()
