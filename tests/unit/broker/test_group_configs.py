@@ -3,11 +3,15 @@
 import asyncio
 from collections.abc import Callable
 
+from scriba.broker.handlers.admin.configs import AT_ONCE, BROKER, TOPIC, list_config_resources
 from scriba.broker.node import Node
+from scriba.broker.request import ANONYMOUS, Context, Deferred
 from scriba.errors import ErrorCode
 from scriba.testing.sim.world.peer import Peer
 from scriba.testing.sim.world.world import ProcessWorld
+from scriba.wire.apis import ApiKey
 from scriba.wire.messages import configs, groups, metadata
+from scriba.wire.messages.admin import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
 
 GROUP = 32
 HEARTBEAT = "consumer.heartbeat.interval.ms"
@@ -64,5 +68,29 @@ def test_a_group_gets_the_interval_that_was_set_for_it(in_a_node: Callable[..., 
         listing = configs.ListConfigResourcesRequest(resource_types=[GROUP])
         listed = await client.send(listing, 1, configs.ListConfigResourcesResponse)
         assert [each.resource_name for each in listed.config_resources] == ["g"]
+
+    in_a_node(script)
+
+
+def test_many_resources_are_listed_in_slices(in_a_node: Callable[..., None]) -> None:
+    async def script(node: Node, world: ProcessWorld) -> None:
+        client = await Peer.connect(world.net, "127.0.0.1", 9092)
+        names = [f"t{each:03}" for each in range(5 * AT_ONCE)]
+        topics = [CreatableTopic(name=n, num_partitions=1, replication_factor=1) for n in names]
+        await client.send(CreateTopicsRequest(topics=topics), 7, CreateTopicsResponse)
+        ctx = Context(ANONYMOUS, "", None, "", ApiKey.LIST_CONFIG_RESOURCES, 1, 0)
+
+        def ask(kind: int) -> object:
+            listing = configs.ListConfigResourcesRequest(resource_types=[kind])
+            return list_config_resources(node, ctx, listing)
+
+        few = ask(BROKER)
+        assert isinstance(few, configs.ListConfigResourcesResponse)
+        assert [each.resource_name for each in few.config_resources] == [str(node.id)]
+        many = ask(TOPIC)
+        assert isinstance(many, Deferred), "all of them were listed in one go"
+        told = await many.awaitable
+        assert isinstance(told, configs.ListConfigResourcesResponse)
+        assert [each.resource_name for each in told.config_resources] == names
 
     in_a_node(script)

@@ -144,6 +144,30 @@ def test_every_partition_has_a_leader_before_the_logs_have_their_files(in_a_node
     in_a_node(script)
 
 
+def test_checkpoints_are_asked_of_a_few_new_names_at_a_time(
+    in_a_node: InANode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replicas, "BEGUN_AT_ONCE", AT_ONCE, raising=False)
+    asked: list[Collection[PartitionName]] = []
+    forget = LogDir.forget
+
+    async def note(directory: LogDir, names: Collection[PartitionName]) -> None:
+        asked.append(names)
+        await forget(directory, names)
+
+    monkeypatch.setattr(LogDir, "forget", note)
+
+    async def script(node: Node, world: ProcessWorld) -> None:
+        asked.clear()
+        await create(node, "wide", WIDE)
+        await node.replicas.settled()
+        assert sum(map(len, asked)) == WIDE
+        assert max(map(len, asked)) == AT_ONCE
+        assert directories(world, "wide") == WIDE
+
+    in_a_node(script)
+
+
 def test_few_files_are_waited_for_and_many_are_not(in_a_node: InANode) -> None:
     async def script(node: Node, world: ProcessWorld) -> None:
         await create(node, "few", AT_ONCE)

@@ -205,7 +205,9 @@ class TopicAdministration(Authorization, ControllerAccess, InternalTopicFacts, P
     """Topics are made, grow and go."""
 
 
-class ConfigAdministration(Authorization, Configuration, ControllerAccess, MetadataView, Protocol):
+class ConfigAdministration(
+    Authorization, Configuration, ControllerAccess, MetadataView, Timekeeping, Protocol
+):
     """Settings of topics, brokers and groups are shown and changed."""
 
     @property

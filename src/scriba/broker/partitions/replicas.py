@@ -69,6 +69,9 @@ from scriba.storage.results import NoRoom, storage_error
 LOGS_AT_ONCE: Final = 64
 """New logs whose files are made in one call off the loop."""
 
+BEGUN_AT_ONCE: Final = 500
+"""New replicas of whose names the checkpoints are asked in one step."""
+
 FILES_WAIT_S: Final = 0.05
 """How long whoever creates partitions waits for their files: long enough for some dozens."""
 
@@ -390,11 +393,15 @@ class Replicas:
     async def _place(self, placements: Iterable[Placement]) -> None:
         pace = Pace(self._node.world.clock)
         me = self._node.id
+        expected = Counter(each.home for each in self._unopened.values())
         new: dict[PartitionName, Unopened] = {}
         for topic, topic_id, partitions in placements:
             await pace()
             for index, then in partitions:
                 await pace()
+                if len(new) >= BEGUN_AT_ONCE:
+                    await self._begin(new, pace, expected)
+                    new = {}
                 name = PartitionName(topic, index)
                 # What is queued may be old: a leadership that is over must not begin.
                 image = self._now(topic_id, index) or then
@@ -413,7 +420,7 @@ class Replicas:
                         self._follow_now(partition, image)
                 elif not self._is_lost(image):
                     new[name] = Unopened(topic_id, image)
-        await self._begin(new)
+        await self._begin(new, pace, expected)
         await self.assignments.tell()
 
     async def _leave(self, name: PartitionName, topic_id: bytes) -> None:
@@ -513,8 +520,13 @@ class Replicas:
 
     # ---- new replicas ----
 
-    async def _begin(self, new: dict[PartitionName, Unopened]) -> None:
-        """Makes new replicas known, once no checkpoint tells of earlier ones of their names."""
+    async def _begin(
+        self, new: dict[PartitionName, Unopened], pace: Pace, expected: Counter[LogDir | None]
+    ) -> None:
+        """Makes new replicas known, once no checkpoint tells of earlier ones of their names.
+
+        `expected` counts those of each directory that are not opened yet.
+        """
         unopened = self._unopened
         fresh = [name for name in new if name not in unopened and name not in self._partitions]
         try:
@@ -526,22 +538,20 @@ class Replicas:
             return
         except KafkaError:
             pass  # the directory is offline now, has said so, and is given none of them
-        expected = Counter(each.home for each in unopened.values())
-        pace = Pace(self._node.world.clock)
         for name, each in new.items():
             await pace()
             partition = self._partitions.get(name)
             if partition is None:
                 home = self._choose_dir(name, each.image, expected)
-                expected[home] += 1
                 unopened[name] = each._replace(home=home)
+                self._offline.pop(name, None)
+                self._waiting.pop(name, None)
+                if name.topic in self._node.internal_topics:
+                    self._open_new(name)  # its coordinator waits for nobody to ask
+                else:
+                    expected[home] += 1
             else:  # somebody asked for it meanwhile
                 self._follow_now(partition, each.image)
-        for name in fresh:
-            self._offline.pop(name, None)
-            self._waiting.pop(name, None)
-            if name.topic in self._node.internal_topics:
-                self._open_new(name)  # its coordinator waits for nobody to ask
 
     def _open_new(self, name: PartitionName) -> Partition | None:
         """Opens a new replica in memory; None if there is none of this name, or it cannot be."""
@@ -614,7 +624,8 @@ class Replicas:
             if error.code is ErrorCode.INCONSISTENT_TOPIC_ID:
                 # A topic of the same name that was deleted while this node was away.
                 await self._found.rename_stray(name, directory)
-                await self._begin({name: Unopened(topic_id, image)})
+                pace = Pace(self._node.world.clock)
+                await self._begin({name: Unopened(topic_id, image)}, pace, Counter())
                 return self.get(topic, index)
             if isinstance(error, NoRoom):
                 self._begun[name] = directory
