@@ -4,19 +4,21 @@ The first one opens the transaction. Requests come in the shape of version 4 and
 holds several transactions; the shell turns older ones, and AddOffsetsToTxn, into that shape.
 """
 
+from collections.abc import Generator, Iterable, Mapping
 from typing import Final
 
 from scriba.errors import ErrorCode
 from scriba.instant import Instant
-from scriba.outcome import Caller, Outcome, Token
+from scriba.outcome import Caller, Outcome, Token, at_once
 from scriba.txn.messages import TopicPartition
 from scriba.txn.state import State
-from scriba.txn.states import ENDED, ONGOING, PREPARED, TV_WITH_EPOCH_BUMP, Txn, by_topic, stored
+from scriba.txn.states import ENDED, ONGOING, PREPARED, TV_WITH_EPOCH_BUMP, Txn, stored
 from scriba.wire.messages.txn import (
     AddPartitionsToTxnPartitionResult,
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
     AddPartitionsToTxnResult,
+    AddPartitionsToTxnTopic,
     AddPartitionsToTxnTopicResult,
     AddPartitionsToTxnTransaction,
 )
@@ -109,37 +111,59 @@ def _verify(
 def grouped(
     transactional_id: str, codes: dict[TopicPartition, ErrorCode]
 ) -> AddPartitionsToTxnResult:
+    return at_once(grouping(transactional_id, codes))
+
+
+def grouping(
+    transactional_id: str, codes: dict[TopicPartition, ErrorCode]
+) -> Generator[None, None, AddPartitionsToTxnResult]:
     """The answer for one transaction whose partitions fare differently: each is told of once."""
     result = AddPartitionsToTxnResult(transactional_id=transactional_id)
-    for topic, indexes in by_topic(codes).items():
-        answers = [
-            AddPartitionsToTxnPartitionResult(
-                partition_index=index, partition_error_code=codes[topic, index]
+    for topic in (yield from each_once(codes)):
+        answers = []
+        for index in sorted(topic.partitions):
+            yield
+            code = codes[topic.name, index]
+            answers.append(
+                AddPartitionsToTxnPartitionResult(partition_index=index, partition_error_code=code)
             )
-            for index in indexes
-        ]
         result.topic_results.append(
-            AddPartitionsToTxnTopicResult(name=topic, results_by_partition=answers)
+            AddPartitionsToTxnTopicResult(name=topic.name, results_by_partition=answers)
         )
     return result
 
 
+def each_once(
+    partitions: Iterable[TopicPartition],
+) -> Generator[None, None, list[AddPartitionsToTxnTopic]]:
+    """By topic, in the order of their names."""
+    topics: dict[str, list[int]] = {}
+    for topic, index in partitions:
+        yield
+        topics.setdefault(topic, []).append(index)
+    return [AddPartitionsToTxnTopic(name=name, partitions=topics[name]) for name in sorted(topics)]
+
+
 def result_of(
-    asked: AddPartitionsToTxnTransaction, codes: dict[TopicPartition, ErrorCode]
+    asked: AddPartitionsToTxnTransaction, codes: Mapping[TopicPartition, int]
 ) -> AddPartitionsToTxnResult:
+    return at_once(resulting(asked, codes))
+
+
+def resulting(
+    asked: AddPartitionsToTxnTransaction, codes: Mapping[TopicPartition, int]
+) -> Generator[None, None, AddPartitionsToTxnResult]:
     """The answer for one transaction in the shape of the question."""
-    return AddPartitionsToTxnResult(
-        transactional_id=asked.transactional_id,
-        topic_results=[
-            AddPartitionsToTxnTopicResult(
-                name=topic.name,
-                results_by_partition=[
-                    AddPartitionsToTxnPartitionResult(
-                        partition_index=index, partition_error_code=codes[topic.name, index]
-                    )
-                    for index in topic.partitions
-                ],
+    result = AddPartitionsToTxnResult(transactional_id=asked.transactional_id)
+    for topic in asked.topics:
+        answers = []
+        for index in topic.partitions:
+            yield
+            code = codes[topic.name, index]
+            answers.append(
+                AddPartitionsToTxnPartitionResult(partition_index=index, partition_error_code=code)
             )
-            for topic in asked.topics
-        ],
-    )
+        result.topic_results.append(
+            AddPartitionsToTxnTopicResult(name=topic.name, results_by_partition=answers)
+        )
+    return result

@@ -6,14 +6,19 @@ from typing import TypeVar
 
 import pytest
 
+from scriba.broker.handlers.groups import txn
+from scriba.broker.handlers.groups.txn import add_partitions_to_txn
 from scriba.broker.node import Node
+from scriba.broker.request import ANONYMOUS, Context, Deferred
 from scriba.errors import ErrorCode, KafkaError
 from scriba.events import EventKind
 from scriba.records.batch import Record, encode_batch
+from scriba.runtime.loop import pace
 from scriba.storage.directory.names import PartitionName
 from scriba.testing.sim.world.peer import Peer
 from scriba.testing.sim.world.world import ProcessWorld
 from scriba.txn.messages import WriteMarkers
+from scriba.wire.apis import ApiKey
 from scriba.wire.messages.admin import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
 from scriba.wire.messages.metadata import FindCoordinatorRequest, FindCoordinatorResponse
 from scriba.wire.messages.produce import (
@@ -27,6 +32,7 @@ from scriba.wire.messages.txn import (
     AddOffsetsToTxnResponse,
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
+    AddPartitionsToTxnTopic,
     AddPartitionsToTxnTransaction,
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
@@ -104,7 +110,7 @@ class Producer:
 
 async def producer(world: ProcessWorld) -> Producer:
     peer = await Peer.connect(world.net, "127.0.0.1", 9092)
-    topic = CreatableTopic(name=TOPIC, num_partitions=1, replication_factor=1)
+    topic = CreatableTopic(name=TOPIC, num_partitions=2, replication_factor=1)
     answer = await peer.call(CreateTopicsRequest(topics=[topic]), 7, CreateTopicsResponse)
     assert answer.topics[0].error_code == 0
     return Producer(peer, world)
@@ -222,6 +228,57 @@ def test_partitions_for_several_transactions_are_asked_for_by_brokers_alone(
         listener_security_protocol_map="PLAINTEXT:PLAINTEXT,CLIENTS:PLAINTEXT",
         inter_broker_listener_name="PLAINTEXT",
     )
+
+
+@pytest.mark.parametrize("missing", [False, True])
+def test_many_partitions_are_judged_and_told_of_in_slices(
+    in_a_node: InANode, monkeypatch: pytest.MonkeyPatch, missing: bool
+) -> None:
+    """With the answer that a few get, to each as often as it is named."""
+    monkeypatch.setattr(pace, "SLICE_MS", 0)
+    turns = 0
+    next_turn = pace.next_turn
+
+    async def count() -> None:
+        nonlocal turns
+        turns += 1
+        await next_turn()
+
+    async def play(node: Node, world: ProcessWorld) -> None:
+        client = await producer(world)
+        await client.begin()
+        ctx = Context(ANONYMOUS, "", None, "", ApiKey.ADD_PARTITIONS_TO_TXN, 3, 0)
+        topics = [
+            AddPartitionsToTxnTopic(name=name, partitions=[each % 2 for each in range(100)])
+            for name in (TOPIC, "nowhere" if missing else TOPIC)
+        ]
+        request = AddPartitionsToTxnRequest(
+            v3_and_below_transactional_id=TID,
+            v3_and_below_producer_id=client.id,
+            v3_and_below_producer_epoch=client.epoch,
+            v3_and_below_topics=topics,
+        )
+
+        async def told() -> AddPartitionsToTxnResponse:
+            answer = add_partitions_to_txn(node, ctx, request)
+            done = await answer.awaitable if isinstance(answer, Deferred) else answer
+            assert isinstance(done, AddPartitionsToTxnResponse)
+            return done
+
+        few = await told()
+        monkeypatch.setattr(txn, "AT_ONCE", 10)
+        monkeypatch.setattr(pace, "next_turn", count)
+        many = await told()
+        assert many.encode(3) == few.encode(3)
+        answers = [
+            each
+            for topic in many.results_by_topic_v3_and_below
+            for each in topic.results_by_partition
+        ]
+        assert len(answers) == (4 if missing else 200)
+        assert turns >= 200 // pace.BETWEEN_LOOKS
+
+    in_a_node(play)
 
 
 def test_a_groups_offsets_join_a_transaction_only_where_their_topic_is_known(

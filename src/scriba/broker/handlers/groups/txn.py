@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Generator, Iterable
 from typing import TYPE_CHECKING, Final
 
 from scriba.broker.access import CLUSTER_NAME, Operation, Resource
@@ -15,10 +15,11 @@ from scriba.broker.request import Context, Deferred
 from scriba.errors import ErrorCode, KafkaError
 from scriba.groups.regex.search import matching
 from scriba.groups.regex.syntax import Expression
+from scriba.outcome import at_once
 from scriba.records.batch import EndTxnMarker
-from scriba.runtime.loop.pace import Pace
+from scriba.runtime.loop.pace import Pace, in_slices
 from scriba.txn.messages import EndTxnWith, ProducerIdNeeded, TopicPartition
-from scriba.txn.partitions import grouped, result_of
+from scriba.txn.partitions import each_once, grouped, grouping, result_of, resulting
 from scriba.txn.states import BY_LABEL
 from scriba.wire.messages.txn import (
     AddOffsetsToTxnRequest,
@@ -51,6 +52,8 @@ FIRST_WITH_FENCED: Final = 2
 """Older clients know INVALID_PRODUCER_EPOCH, not PRODUCER_FENCED (KIP-588)."""
 FIRST_FROM_BROKERS: Final = 4
 """From this version on AddPartitionsToTxn comes from brokers, for several transactions."""
+AT_ONCE: Final = 1_000
+"""Partitions that are added to a transaction without looking at the clock."""
 STRAGGLERS_MS: Final = 500
 """How long markers that are covered wait for others of the same request, which are not."""
 
@@ -77,7 +80,7 @@ def add_partitions_to_txn(
         producer_epoch=request.v3_and_below_producer_epoch,
         topics=request.v3_and_below_topics,
     )
-    result = _add_to_one(node, ctx, asked)
+    result = _add(node, ctx, asked)
     if isinstance(result, AddPartitionsToTxnResult):
         return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=result.topic_results)
     return Deferred(_add_later(result))
@@ -96,7 +99,7 @@ async def _add_to_several(
     pace = Pace(node.world.clock)
     for each in asked:
         await pace()
-        result = _add_to_one(node, ctx, each)
+        result = _add(node, ctx, each)
         if isinstance(result, AddPartitionsToTxnResult):
             begun.append(result)
         else:
@@ -108,12 +111,57 @@ async def _add_to_several(
     )
 
 
-def _add_to_one(
+def _add(
     node: TransactionHandling, ctx: Context, asked: AddPartitionsToTxnTransaction
 ) -> AddPartitionsToTxnResult | Awaitable[AddPartitionsToTxnResult]:
-    refused = _refuse_partitions(node, ctx, asked)
-    if refused:
-        return grouped(asked.transactional_id, refused)
+    topics = asked.topics
+    if len(topics) > AT_ONCE or sum(len(topic.partitions) for topic in topics) > AT_ONCE:
+        return _add_many(node, ctx, asked)
+    wrong, codes = at_once(_judging(node, ctx, asked))
+    if wrong:
+        return grouped(asked.transactional_id, codes)
+    return _ask_to_add(node, ctx, asked)
+
+
+async def _add_many(
+    node: TransactionHandling, ctx: Context, asked: AddPartitionsToTxnTransaction
+) -> AddPartitionsToTxnResult:
+    """As `_add`, a slice at a time, but for what the coordinator does: to each partition once,
+    however often it is named."""
+    pace = Pace(node.world.clock)
+    wrong, codes = await in_slices(_judging(node, ctx, asked), pace)
+    if wrong:
+        return await in_slices(grouping(asked.transactional_id, codes), pace)
+    once = AddPartitionsToTxnTransaction(
+        transactional_id=asked.transactional_id,
+        producer_id=asked.producer_id,
+        producer_epoch=asked.producer_epoch,
+        verify_only=asked.verify_only,
+        topics=await in_slices(each_once(codes), pace),
+    )
+    result = _ask_to_add(node, ctx, once)
+    if not isinstance(result, AddPartitionsToTxnResult):
+        result = await result
+    if asked.verify_only:
+        return result
+    told = await in_slices(_codes_of(result), pace)
+    return await in_slices(resulting(asked, told), pace)
+
+
+def _codes_of(
+    result: AddPartitionsToTxnResult,
+) -> Generator[None, None, dict[TopicPartition, int]]:
+    codes: dict[TopicPartition, int] = {}
+    for topic in result.topic_results:
+        for partition in topic.results_by_partition:
+            yield
+            codes[topic.name, partition.partition_index] = partition.partition_error_code
+    return codes
+
+
+def _ask_to_add(
+    node: TransactionHandling, ctx: Context, asked: AddPartitionsToTxnTransaction
+) -> AddPartitionsToTxnResult | Awaitable[AddPartitionsToTxnResult]:
     request = AddPartitionsToTxnRequest(transactions=[asked])
     try:
         answer = node.txn_coordinators.begin(
@@ -146,30 +194,33 @@ def _added(ctx: Context, answer: Message) -> AddPartitionsToTxnResult:
     return result
 
 
-def _refuse_partitions(
+def _judging(
     node: TransactionHandling, ctx: Context, asked: AddPartitionsToTxnTransaction
-) -> dict[TopicPartition, ErrorCode]:
-    """Codes for all partitions if one of them cannot be added: all join, or none."""
-    partitions = list(_partitions(asked.topics))
+) -> Generator[None, None, tuple[bool, dict[TopicPartition, ErrorCode]]]:
+    """Whether one of the partitions cannot be added, and codes for all: all join, or none."""
     access = node.access
     from_client = ctx.version < FIRST_FROM_BROKERS
-    if from_client and not access.allowed(
+    denied = from_client and not access.allowed(
         ctx, Operation.WRITE, Resource.TRANSACTIONAL_ID, asked.transactional_id
-    ):
-        return dict.fromkeys(partitions, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
-    wrong: dict[TopicPartition, ErrorCode] = {}
-    for topic, index in partitions:
+    )
+    wrong = False
+    codes: dict[TopicPartition, ErrorCode] = {}
+    for topic, index in _partitions(asked.topics):
+        yield
         known = node.image.topics_by_name.get(topic)
-        if from_client and (
+        code = ErrorCode.OPERATION_NOT_ATTEMPTED
+        if denied:
+            code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        elif from_client and (
             topic in node.internal_topics
             or not access.allowed(ctx, Operation.WRITE, Resource.TOPIC, topic)
         ):
-            wrong[topic, index] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         elif known is None or index not in known.partitions:
-            wrong[topic, index] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    if not wrong:
-        return {}
-    return {each: wrong.get(each, ErrorCode.OPERATION_NOT_ATTEMPTED) for each in partitions}
+            code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        wrong = wrong or code is not ErrorCode.OPERATION_NOT_ATTEMPTED
+        codes[topic, index] = code
+    return wrong, codes
 
 
 def _partitions(topics: Iterable[AddPartitionsToTxnTopic]) -> Iterable[TopicPartition]:
