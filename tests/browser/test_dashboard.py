@@ -127,6 +127,31 @@ return Array.from({length: count}, (_, i) => {
 """
 
 
+def test_the_axis_names_no_minute_twice(
+    screen: Browser, shop: Figures, dashboard: Dashboard
+) -> None:
+    now = early_minute(left=20)
+    for back in range(5):
+        shop.sales(now - back * MINUTE, 1, 5_000)
+    shop.producer.flush()
+    screen.open(dashboard.address)
+    screen.until("#orders", "^5$")
+    screen.run(WRITTEN)
+    screen.click("[data-series=orders]")
+    minutes = [text for text in screen.run("return window.written") if ":" in text]
+    assert len(minutes) == len(set(minutes)) >= 5
+
+
+WRITTEN = """
+// Keeps what is written when the chart is drawn anew.
+const context = document.querySelector("#sales-chart canvas").getContext("2d");
+const [write, clear] = [context.fillText, context.clearRect];
+window.written = [];
+context.clearRect = (...where) => { window.written = []; clear.apply(context, where); };
+context.fillText = (...what) => { window.written.push(what[0]); write.apply(context, what); };
+"""
+
+
 def test_numbers_and_charts_move_without_a_reload(
     screen: Browser, shop: Figures, dashboard: Dashboard
 ) -> None:

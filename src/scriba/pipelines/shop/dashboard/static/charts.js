@@ -17,6 +17,7 @@ const bars = (u, series, from, to) => uPlot.paths.bars({ size: [0.72, 40], radiu
 const straight = (u, series, from, to) => uPlot.paths.linear()(u, series, from, to);
 const WHOLE = [1, 2, 5].flatMap((n) => Array.from({ length: 13 }, (_, i) => n * 10 ** i)).sort((a, b) => a - b);
 const MONEY = [...WHOLE, ...WHOLE.map((n) => n * 2.5)].filter((n) => n >= 10 && n % 5 === 0).sort((a, b) => a - b);
+const MINUTES = [1, 2, 5, 10, 15, 30, 60, 120].map((n) => n * 60);
 const NARROWEST = 5;
 const EMPTY_TOP = 4;
 
@@ -31,7 +32,7 @@ function axes(format, incrs) {
   const soft = () => colour("soft");
   const quiet = { stroke: soft, font, ticks: { show: false } };
   return [
-    { ...quiet, grid: { show: false }, size: 30, space: 56, values: (_, ticks) => ticks.map(words.minute) },
+    { ...quiet, grid: { show: false }, incrs: MINUTES, size: 30, space: 56, values: (_, ticks) => ticks.map(words.minute) },
     { ...quiet, grid: { stroke: () => colour("grid"), width: 1 }, incrs: () => incrs(), size: 54, space: 44, values: (_, ticks) => ticks.map(format) },
   ];
 }
