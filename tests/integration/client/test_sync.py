@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 from threading import Thread
@@ -20,7 +21,9 @@ from scriba.client import (
     SyncConsumer,
     SyncProducer,
 )
+from scriba.client.consuming.fetcher import Fetcher
 from scriba.client.sync.clients import SyncDelivery
+from scriba.wire.messages.fetch import PartitionData
 from tools.kafka.brokers import Broker
 
 
@@ -50,6 +53,60 @@ def test_calls_wait_for_their_results(broker: Broker, topic: str) -> None:
             seen += [record.offset for record in consumer.poll(1000)]
         assert seen == list(range(3000))
         assert consumer.settings.max_poll_records == 500
+
+
+BETWEEN: dict[str, Callable[[SyncConsumer[Any, Any], str], object]] = {
+    "commit": lambda consumer, topic: consumer.commit(),
+    "commit_nowait": lambda consumer, topic: consumer.commit_nowait(),
+    "position": lambda consumer, topic: consumer.position((topic, 0)),
+    "lag": lambda consumer, topic: consumer.lag((topic, 1)),
+    "end_offsets": lambda consumer, topic: consumer.end_offsets([(topic, 0)]),
+    "poll": lambda consumer, topic: consumer._ahead.extend(consumer.poll(0, max_records=3)),
+    "pause": lambda consumer, topic: (consumer.pause((topic, 1)), consumer.resume((topic, 1))),
+    "assign": lambda consumer, topic: consumer.assign([(topic, 1), (topic, 0)]),
+    "seek": lambda consumer, topic: consumer.seek((topic, 0), consumer.position((topic, 0))),
+}
+"""Calls between two records."""
+
+
+@pytest.mark.parametrize("call", BETWEEN)
+def test_a_call_between_two_records_has_nothing_fetched_again(
+    broker: Broker, topic: str, call: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A seek has: in its partition, and in no other."""
+    fetched = {0: 0, 1: 0}
+    receive = Fetcher._receive
+
+    def counted(
+        self: Fetcher, source: Any, assigned: Any, want: Any, said: PartitionData, nodes: Any
+    ) -> None:
+        assert isinstance(said.records, memoryview)
+        fetched[said.partition_index] += len(said.records)
+        receive(self, source, assigned, want, said, nodes)
+
+    monkeypatch.setattr(Fetcher, "_receive", counted)
+    with SyncAdmin(bootstrap_servers=broker.bootstrap) as admin:
+        admin.create_topics([NewTopic(topic, 2)])
+    with SyncProducer(bootstrap_servers=broker.bootstrap) as producer:
+        for n in range(60):
+            producer.send_nowait(topic, b"%03d" % n + b"x" * 1000, partition=n % 2)
+    with SyncConsumer(
+        bootstrap_servers=broker.bootstrap,
+        group_id=topic,
+        auto_offset_reset="earliest",
+        fetch_max_wait_ms=10,
+    ) as consumer:
+        consumer.assign([(topic, 0), (topic, 1)])
+        seen: list[list[int]] = [[], []]
+        for record in consumer:
+            seen[record.partition].append(record.offset)
+            if sum(map(len, seen)) == 60:
+                break
+            BETWEEN[call](consumer, topic)
+            assert consumer.position((topic, record.partition)) == record.offset + 1
+    assert seen == [list(range(30))] * 2
+    assert 30_000 < fetched[1] < 40_000
+    assert fetched[0] < 40_000 or call == "seek"
 
 
 def test_what_was_handed_over_is_sent_at_the_end(broker: Broker, topic: str) -> None:

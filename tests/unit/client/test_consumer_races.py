@@ -12,7 +12,7 @@ from scriba.testing.sim.world.net import NetFaults
 from scriba.testing.sim.world.peer import Peer
 from scriba.testing.sim.world.world import ProcessWorld
 from scriba.wire.messages.groups import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity
-from tests.unit.client.clients import T0, consumer, fill, offsets
+from tests.unit.client.clients import T0, consumer, fill, offsets, read
 from tests.unit.client.fake_cluster import FakeCluster
 from tests.unit.client.groups import committed, in_a_group
 
@@ -40,6 +40,50 @@ def test_a_poll_that_is_cancelled_takes_nothing_with_it(steps: int, timeout_ms: 
                 assert more
                 seen += more
             assert offsets(seen) == list(range(6))
+
+    cluster.run(main)
+
+
+@pytest.mark.parametrize("taken", [1, 3, 5, 9])
+def test_records_that_are_given_back_come_again_in_their_order(taken: int) -> None:
+    """However many of them are taken then, and given back once more."""
+    cluster = FakeCluster()
+    for log in cluster.topic("t", partitions=2):
+        fill(log, 4, 4, 4)
+
+    async def main(world: ProcessWorld) -> None:
+        async with consumer(cluster, world) as c:
+            c.assign([("t", 0), ("t", 1)])
+            seen: list[tuple[int, int]] = []
+            while len(seen) < 24:
+                ahead = await c.poll(5000, max_records=taken)
+                seen.append((ahead[0].partition, ahead[0].offset))
+                c._fetcher.give_back(ahead[1:])
+                assert await c.position(("t", ahead[0].partition)) == ahead[0].offset + 1
+            assert [offset for p, offset in seen if p == 0] == list(range(12))
+            assert [offset for p, offset in seen if p == 1] == list(range(12))
+            assert await c.poll(0) == []
+
+    cluster.run(main)
+
+
+def test_records_of_a_log_that_was_truncated_are_not_given_back() -> None:
+    cluster = FakeCluster()
+    [log] = cluster.topic("t")
+    fill(log, 3, 3)
+
+    async def main(world: ProcessWorld) -> None:
+        async with consumer(cluster, world) as c:
+            c.assign([T0])
+            ahead = await read(c, 6)
+            c.seek(T0, 2)
+            c._fetcher.give_back(ahead[3:])
+            assert await c.position(T0) == 3
+            assert offsets(await read(c, 3)) == [3, 4, 5]
+            c._fetcher.give_back([])
+            c.assign([])
+            c._fetcher.give_back(ahead)
+            assert c.assignment() == []
 
     cluster.run(main)
 

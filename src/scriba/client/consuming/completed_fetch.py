@@ -53,6 +53,41 @@ class DecodeSettings:
         self.skip_errors = skip_errors
 
 
+class GivenBack:
+    """Records of one partition that the application took and gave back; they come first again."""
+
+    __slots__ = ("_records", "end_epoch", "end_offset", "rest")
+
+    def __init__(
+        self, records: list[ConsumerRecord[Any, Any]], end_offset: int, end_epoch: int
+    ) -> None:
+        self._records = records
+        self.rest: Iterator[ConsumerRecord[Any, Any]] = iter(records)
+        """Those that have not been taken again."""
+        self.end_offset = end_offset
+        """Where reading went on after them, and the epoch that was seen there."""
+        self.end_epoch = end_epoch
+
+    @property
+    def used_up(self) -> bool:
+        return not length_hint(self.rest)
+
+    @property
+    def next_offset(self) -> int:
+        """Where to go on reading, after what has been taken."""
+        left = length_hint(self.rest)
+        return self._records[-left].offset if left else self.end_offset
+
+    @property
+    def seen_epoch(self) -> int:
+        """Of the leader that wrote the last record that was taken; -1 when none was."""
+        taken = len(self._records) - length_hint(self.rest)
+        return self._records[taken - 1].leader_epoch if taken else -1
+
+    def take(self, most: int) -> list[ConsumerRecord[Any, Any]]:
+        return list(islice(self.rest, most))
+
+
 class CompletedFetch:
     """`aborted` are the aborted transactions in it, None when they are not left out."""
 

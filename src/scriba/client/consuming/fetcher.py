@@ -10,8 +10,9 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Iterator
-from operator import length_hint
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+from operator import attrgetter, length_hint
 from typing import Any, Final
 
 from scriba.client.cluster import HOPELESS, NO_NODE, WORTH_TELLING_MS, Cluster, Node
@@ -55,6 +56,8 @@ _FINAL: Final = frozenset(
 _AVOID_MS: Final = 10_000
 """How long the leader is read from after a replica close by was of no use: about as long as a
 cluster takes to notice that a broker is gone. Before that the leader would name it again."""
+
+_WHERE: Final = ("topic", "partition")
 
 _DRY: Final[Iterator[ConsumerRecord[Any, Any]]] = iter(())
 
@@ -174,6 +177,20 @@ class Fetcher:
                 self.flow = assigned.buffered[0].rest
                 self._left = length_hint(self.flow)
         return records[0]
+
+    def give_back(self, records: Iterable[ConsumerRecord[Any, Any]]) -> None:
+        """Has the records that were taken last come first again, in the same order."""
+        runs = [(where, list(run)) for where, run in groupby(records, key=attrgetter(*_WHERE))]
+        for where, run in reversed(runs):
+            assigned = self._positions.assigned.get(TopicPartition(*where))
+            if assigned is None:
+                continue  # it was given up meanwhile
+            if assigned.position > run[-1].offset:
+                assigned.give_back(run)
+                self._line.appendleft(assigned)
+            else:
+                assigned.jump(run[0].offset)  # the position changed: the log was truncated, say
+        self.poke()
 
     def _finish(self, assigned: AssignedPartition) -> None:
         """A completed fetch is used up: there is room for another."""

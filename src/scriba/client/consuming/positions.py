@@ -13,10 +13,11 @@ Every jump (seek, reset, truncation) begins a new generation; answers to older o
 
 from collections import deque
 from collections.abc import Iterable
-from typing import Final
+from typing import Any, Final
 
 from scriba.client.cluster import NO_NODE, Cluster, Partition
-from scriba.client.consuming.completed_fetch import CompletedFetch
+from scriba.client.consuming.completed_fetch import CompletedFetch, GivenBack
+from scriba.client.consuming.record import ConsumerRecord
 from scriba.client.model import TopicPartition
 from scriba.peers.errors import ClientError
 
@@ -61,7 +62,7 @@ class AssignedPartition:
         self._position = -1
         self._seen_epoch = -1
         self._checked_epoch = -1
-        self.buffered: deque[CompletedFetch] = deque()
+        self.buffered: deque[CompletedFetch | GivenBack] = deque()
         self.error: ClientError | None = None
         """Raised by the next poll."""
         self.absent_since: int | None = -1
@@ -121,6 +122,11 @@ class AssignedPartition:
         completed = self.buffered.popleft()
         self._position = completed.end_offset
         self._seen_epoch = completed.end_epoch
+
+    def give_back(self, records: list[ConsumerRecord[Any, Any]]) -> None:
+        """Takes back the last that were taken: they come before what is buffered."""
+        self.buffered.appendleft(GivenBack(records, self.position, self.seen_epoch))
+        self._seen_epoch = -1  # until they are used up it is that of a later record
 
     # -- states ----------------------------------------------------------------------------------
 

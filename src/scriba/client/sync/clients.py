@@ -15,6 +15,7 @@ the method of the same name there. The loop runs in a thread, so that batches le
 and heartbeats go out between calls. Callbacks run in the thread that called.
 """
 
+import contextlib
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -51,7 +52,8 @@ _READ_AHEAD: Final = 2_000
 
 
 class SyncConsumer(Sync[Consumer[K, V]], Generic[K, V]):
-    """Iterating reads ahead; every other call first gives back what was not iterated over."""
+    """Iterating reads ahead; every other call first gives back what was not iterated over, and
+    what of that no seek leaves behind comes next, without a fetch."""
 
     @overload
     def __init__(
@@ -250,13 +252,12 @@ class SyncConsumer(Sync[Consumer[K, V]], Generic[K, V]):
         self._ahead.extend(self.poll(1000, most))
 
     async def _before(self) -> None:
-        first: dict[tuple[str, int], int] = {}
-        for record in self._ahead:
-            first.setdefault((record.topic, record.partition), record.offset)
-        self._ahead.clear()
-        for where, offset in first.items():
-            if where in self._client.assignment():
-                self._client.seek(where, offset)
+        records: list[ConsumerRecord[K, V]] = []
+        with contextlib.suppress(IndexError):
+            while True:  # one by one: another thread may iterate as this one closes
+                records.append(self._ahead.popleft())
+        if records:
+            self._client._fetcher.give_back(records)
 
 
 class SyncAdmin(Sync[Admin]):
