@@ -6,7 +6,16 @@ from typing import Any
 
 import pytest
 
-from scriba.client import Admin, BrokerError, Consumer, NewTopic, OffsetAndMetadata, Producer
+from scriba.client import (
+    Admin,
+    BrokerError,
+    ClientError,
+    Closed,
+    Consumer,
+    NewTopic,
+    OffsetAndMetadata,
+    Producer,
+)
 from scriba.client.model import TopicPartition
 from scriba.errors import ErrorCode
 from scriba.testing.sim.world.world import ProcessWorld
@@ -78,6 +87,67 @@ def test_who_closes_once_more_waits_for_the_last_commit_of_the_first() -> None:
         await first
 
     in_a_group(work, auto_commit_interval_ms=60_000)
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+@pytest.mark.parametrize("when", ["in the close", "in a poll before"])
+@pytest.mark.parametrize("call", ["close", "unsubscribe"])
+def test_a_listener_that_takes_too_long_does_not_outlast_the_limit(
+    protocol: str, when: str, call: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And the group is told all the same, so that another member gets the partitions at once."""
+
+    async def work(c: Consumer, world: ProcessWorld) -> None:
+        began = asyncio.Event()
+
+        async def slow(partitions: Sequence[TopicPartition]) -> None:
+            began.set()
+            await asyncio.sleep(3600)
+
+        in_the_close = when == "in the close"
+        c.subscribe("t", **{"on_revoked" if in_the_close else "on_assigned": slow})
+        polling: asyncio.Task[Any] | None = None
+        if in_the_close:
+            await read(c, 10)
+        else:
+            polling = asyncio.create_task(c.poll(60_000))
+            await began.wait()
+        before = world.clock.mono_ms()
+        await (c.close(5_000) if call == "close" else c.unsubscribe(5_000))
+        assert world.clock.mono_ms() - before <= 5_000
+        assert not c.assignment()
+        assert "a listener was given up" in caplog.text
+        if polling is not None:
+            await asyncio.wait([polling])
+            assert not polling.cancelled()
+        async with Consumer(AT, _ports=world, group_id="g", group_protocol=protocol) as other:
+            other.subscribe("t")
+            while not other.assignment():
+                await other.poll(100)
+        assert world.clock.mono_ms() - before < 10_000
+
+    in_a_group(work, auto_commit_interval_ms=60_000, group_protocol=protocol)
+
+
+@pytest.mark.parametrize("how", ["close", "close without a commit", "unsubscribe", "at once"])
+def test_a_commit_that_is_given_up_is_told_to_whoever_asked(how: str) -> None:
+    async def work(c: Consumer, world: ProcessWorld) -> None:
+        told: list[tuple[Any, ClientError | None]] = []
+        await a_topic_that_goes(world)
+        c.subscribe(["t", "going"])
+        await read(c, 11)
+        await delete(world)
+        c.commit_nowait({GOING: 1}, lambda *outcome: told.append(outcome))
+        if how == "unsubscribe":
+            await c.unsubscribe(5_000)
+        else:
+            limit = 0 if how == "at once" else 5_000
+            await c.close(limit, commit=how == "close")
+        [(offsets, failure)] = told
+        assert offsets == {GOING: OffsetAndMetadata(1)}
+        assert isinstance(failure, Closed)
+
+    in_a_group(work, auto_commit_interval_ms=60_000, allow_auto_create_topics=False)
 
 
 @pytest.mark.parametrize("by_hand", [False, True])

@@ -467,8 +467,8 @@ class Consumer(Generic[K, V]):
     async def close(self, timeout_ms: int = 30_000, *, commit: bool = True) -> None:
         """Gives up the partitions, leaves the group and ends all connections. With automatic
         commits the positions are committed first, unless `commit` is false; then no listener
-        commits them either. Commit and farewell are given up when the time is over. Whoever calls
-        it once more waits for the same end."""
+        commits them either. Commits, listeners (but not within a plain function) and the farewell
+        are given up when the time is over. Whoever calls it once more waits for the same end."""
         if self._group is not None:
             self._group.refuse_listener("close")
         if self._closing:

@@ -10,7 +10,7 @@ the next one waits for it.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Coroutine, Iterable
+from collections.abc import AsyncIterator, Coroutine, Iterable
 from contextvars import ContextVar
 from typing import Any, Final
 
@@ -57,6 +57,9 @@ _ANSWERS: Final[dict[type[Message], type[Message]]] = {
 
 _SEVERAL_LEAVE: Final = 3
 _TOPICS_BY_ID: Final = 12
+_FAREWELL_MS: Final = 1_000
+"""How much of the time of a close, or half of it, is left for telling the group."""
+
 _LATE_MS: Final = 5_000
 """How much later than the rebalance itself the answer to JoinGroup may come."""
 
@@ -112,6 +115,10 @@ class Group:
         self._wake = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._changing: asyncio.Task[Exception | None] | None = None
+        self._end: float | None = None
+        """When the time of a close is over for the application's part in it, on the loop's clock."""
+        self._limits: set[asyncio.Timeout] = set()
+        """Of what that would cut short."""
         self._given: ConsumerGroupMetadata | None = None
         """Who this was when it last got partitions."""
         self._turn_wanted = False
@@ -178,18 +185,50 @@ class Group:
 
     async def leave(self, reason: str, timeout_ms: int, commit: bool = True) -> None:
         """Gives everything up, and tells the group. Without `commit` a listener that commits the
-        positions commits nothing either."""
+        positions commits nothing either. A listener that takes longer is cancelled."""
         self.offsets.withheld = not commit
         deadline = self._clock.mono_ms() + timeout_ms
         for task in self._tasks:
             task.cancel()
         self._tasks = []
+        self._end_in(max(timeout_ms // 2, timeout_ms - _FAREWELL_MS))
+        try:
+            problem = await self._give_all_up(reason, deadline, commit)
+        finally:
+            self._end = None
+        if problem is not None:
+            raise problem
+
+    def _end_in(self, left_ms: int) -> None:
+        """From now on what the application does in a change has this time."""
+        self._end = asyncio.get_running_loop().time() + left_ms / 1000
+        for limit in self._limits:
+            if not limit.expired():
+                limit.reschedule(self._end)
+
+    @contextlib.asynccontextmanager
+    async def _until_the_end(self, what: str) -> AsyncIterator[None]:
+        """Goes on until it is done, or a close has no more time for it."""
+        limit = asyncio.timeout_at(self._end)
+        self._limits.add(limit)
+        try:
+            async with limit:
+                yield
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            log.warning("%s was given up: the time of the close was over", what)
+        finally:
+            self._limits.discard(limit)
+
+    async def _give_all_up(self, reason: str, deadline: int, commit: bool) -> Exception | None:
+        """What went wrong in the application's part."""
         if self._changing is not None:
             await self._finish_change()
         machine, subscription = self._machine, self.subscription
         problem: Exception | None = None
         last = commit and not machine.lost
-        await self.offsets.under_way(timeout_ms, last)
+        await self.offsets.under_way(max(0, deadline - self._clock.mono_ms()), last)
         if last:
             left = max(0, deadline - self._clock.mono_ms())
             await self.offsets.commit_before_parting(left)
@@ -203,8 +242,7 @@ class Group:
                 await self._say(farewell, deadline - self._clock.mono_ms())
         self._cluster.want_matching(None)
         self._want_topics()
-        if problem is not None:
-            raise problem
+        return problem
 
     async def _say(self, farewell: Message, timeout_ms: int) -> None:
         """A member that cannot say that it leaves is missed when its session ends."""
@@ -268,7 +306,8 @@ class Group:
             if not change.lost:
                 settings = self._settings
                 limit = min(settings.default_api_timeout_ms, settings.max_poll_interval_ms)
-                await self.offsets.commit_before_parting(limit)
+                async with self._until_the_end("the commit before giving up partitions"):
+                    await self.offsets.commit_before_parting(limit)
             problem = await self._part(change.release, change.lost)
         if change.assign is not None:
             before = self._positions.assigned
@@ -296,7 +335,8 @@ class Group:
         telling = _ListenerCall(self)
         before = _telling.set(telling)
         try:
-            await told
+            async with self._until_the_end("a listener"):
+                await told
         except Exception as problem:
             return problem
         finally:

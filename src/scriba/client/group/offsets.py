@@ -21,7 +21,7 @@ from scriba.client.group.commits import MISSING, CommittedOffsets
 from scriba.client.model import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from scriba.client.settings import ConsumerSettings
 from scriba.errors import ErrorCode
-from scriba.peers.errors import BrokerError, ClientError
+from scriba.peers.errors import BrokerError, ClientError, Closed
 from scriba.peers.ports import Backoff
 
 log = logging.getLogger(__name__)
@@ -117,6 +117,12 @@ class GroupOffsets:
     def commit_nowait(
         self, offsets: Offsets, done: Done | None, *, automatic: bool = False
     ) -> "asyncio.Task[None]":
+        def tell(failure: ClientError | None) -> None:
+            if done is not None:
+                done(offsets, failure)
+            elif failure is not None:
+                log.warning("a commit failed: %s", failure)
+
         async def work() -> None:
             failure: ClientError | None = None
             try:
@@ -124,14 +130,16 @@ class GroupOffsets:
                 await self.commit(offsets, limit, automatic=automatic)
             except ClientError as refused:
                 failure = refused
-            if done is not None:
-                done(offsets, failure)
-            elif failure is not None:
-                log.warning("a commit failed: %s", failure)
+            tell(failure)
+
+        def ended(task: "asyncio.Task[None]") -> None:
+            self._commits.discard(task)
+            if task.cancelled():  # perhaps before its first step
+                tell(Closed("the consumer left its group before the commit was done"))
 
         task = self._cluster.tasks.spawn(work(), name="scriba-commit")
         self._commits.add(task)
-        task.add_done_callback(self._commits.discard)
+        task.add_done_callback(ended)
         return task
 
     async def under_way(self, timeout_ms: int, last: bool) -> None:
@@ -144,7 +152,6 @@ class GroupOffsets:
         _, late = await asyncio.wait(list(self._commits), timeout=limit / 1000)
         if last:
             for commit in late:
-                log.warning("a commit was given up: it was not done within %d ms", limit)
                 commit.cancel()
 
     def commit_automatically(self) -> None:
