@@ -10,6 +10,7 @@ import pytest
 from scriba.broker.fastpath.produce import ProduceFastPath
 from scriba.broker.handlers.records import replica_fetch
 from scriba.broker.metrics.exposition import render
+from scriba.broker.partitions.replication import follower_sessions
 from scriba.broker.request import Deferred, broker_context
 from scriba.controller.image import NO_LEADER
 from scriba.errors import ErrorCode, KafkaError
@@ -633,6 +634,40 @@ def test_a_fetch_looks_only_at_what_has_news(monkeypatch: Any) -> None:
         leader = brokers.partition(2, "many", 5).leader
         assert leader is not None
         assert leader._caught_up_ms(leader.followers[3]) == leader.followers[3].heard.ms
+
+    play(script, replica_lag_time_max_ms=600_000)
+
+
+def test_a_high_watermark_goes_with_records_or_by_itself_when_that_is_due(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(follower_sessions, "MOVED_MS", 5_000)
+
+    async def script(brokers: Brokers) -> None:
+        follower = await three_records(brokers)
+        await brokers.create("two", (2, 3), (2, 3), configs={"min.insync.replicas": "1"})
+        follower.topic_id = brokers.nodes[1].image.topics_by_name["two"].id
+        await follower.fetch(asks(0, index=0), asks(0, index=1))
+
+        async def told(*asked: FetchPartition, wait_ms: int = 0) -> list[tuple[int, int]]:
+            response = await follower.fetch(*asked, wait_ms=wait_ms)
+            topics = response.responses
+            return [(p.partition_index, p.high_watermark) for t in topics for p in t.partitions]
+
+        await brokers.produce(2, "two", b"x", acks=1)
+        assert await told() == [(0, 0)]
+        assert await told(asks(1, last_epoch=0)) == [], "it is committed, and goes unsaid"
+        await brokers.produce(2, "two", b"x", index=1, acks=1)
+        assert await told() == [(1, 0)], "also with records of another partition"
+        await brokers.produce(2, "two", b"x", acks=1)
+        assert await told(asks(1, last_epoch=0, index=1)) == [(0, 1)], "with its next records"
+        assert await told(asks(2, last_epoch=0)) == []
+        await asyncio.sleep(5)
+        assert sorted(await told()) == [(0, 2), (1, 1)], "it is due"
+        assert await told() == []
+        await brokers.produce(2, "two", b"x", acks=1)
+        assert await told() == [(0, 2)]
+        assert await told(asks(3, last_epoch=0), wait_ms=6_000) == [(0, 3)], "it waited in vain"
 
     play(script, replica_lag_time_max_ms=600_000)
 

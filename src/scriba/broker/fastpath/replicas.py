@@ -197,7 +197,7 @@ class ReplicaFetchFastPath:
         ):
             return None
         named = _named(session, topics)
-        if named is None or len(named) + len(session.news) > AT_ONCE:
+        if named is None or len(named) + len(session.news) + len(session.moved) > AT_ONCE:
             return None
         self._api.count += 1
         node.counters.fastpath_replica_fetches += 1
@@ -424,10 +424,13 @@ class WaitingReplicaFetch(Promise):
         leaves, answer = False, None
         try:
             if session.epoch == look.epoch:  # else the next request looks at what is new
+                node = path.node
+                now = node.world.clock.now()
+                if now.mono_ms >= session.moved_due_ms:
+                    session.tell_moved(now.mono_ms)
                 leaves = len(session.news) > AT_ONCE
                 if not leaves:
-                    node = path.node
-                    replica_fetch.look_at_once(node, look, node.world.clock.now())
+                    replica_fetch.look_at_once(node, look, now)
                     leaves = bool(look.cold or look.held_ms)
             if not leaves and (look.is_over or asyncio.get_running_loop().time() >= self.due):
                 answer = path.answer(look, self._correlation_id)

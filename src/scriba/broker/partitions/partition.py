@@ -589,7 +589,7 @@ class Partition:
                 mark.value = high_watermark
             if self.feeds:
                 for feed in self.feeds:
-                    feed.news(False)  # told with the next answer
+                    feed.news(False)  # told with the next records
         producers = self.log.producers
         if producers.open or producers.ended:
             self.stable_offset.advance(self.log.last_stable_offset(high_watermark))

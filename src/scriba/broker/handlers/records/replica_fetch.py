@@ -264,11 +264,14 @@ class DelayedReplicaFetch(Later[FetchResponse]):
         if self._over:
             return
         if look.session.epoch == look.epoch:  # else the next request looks at what is new
+            now = self._node.world.clock.now()
+            if now.mono_ms >= look.session.moved_due_ms:
+                look.session.tell_moved(now.mono_ms)
             if len(look.session.news) > AT_ONCE:
                 self._begin_slow_look()
                 return
             try:
-                look_at_once(self._node, look, self._node.world.clock.now())
+                look_at_once(self._node, look, now)
             except Exception as error:
                 self._fail(error)
                 return
@@ -570,6 +573,7 @@ def _news(followed: Followed, found: Told, full: bool) -> PartitionData | None:
             found.log_start_offset,
         )
         followed.told_error = found.error_code != 0
+        followed.due = True
         return found
     partition = to_tell_of(followed, found, full)
     if partition is None:
@@ -590,11 +594,11 @@ def to_tell_of(followed: Followed, found: Told, full: bool) -> Partition | None:
     if (
         found is None
         and not full
-        and high_watermark == followed.high_watermark
+        and (high_watermark == followed.high_watermark or not followed.due)
         and start_offset == followed.start_offset
         and not followed.told_error
     ):
         return None
     followed.high_watermark, followed.start_offset = high_watermark, start_offset
-    followed.told_error = False
+    followed.told_error = followed.due = False
     return partition

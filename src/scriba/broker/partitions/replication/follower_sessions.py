@@ -7,8 +7,10 @@ each of its partitions is a `Followed`, which the partition itself tells of what
 others stand as they were; their follower has everything, which its shared `Heard` says.
 
 What is told of with `wake` ends the wait of a fetch in the same turn of the loop. A high watermark
-that moved wakes nobody: it goes with the next answer. Where consumers read from followers
-(`prompt`) it does not wait, or they would see the last record up to half a second late.
+that moved wakes nobody: it goes with the partition's next records. Where none come it is told with
+others, those of `MOVED_MS` in one answer, or when a fetch has waited in vain. Where consumers read
+from followers (`prompt`) it does not wait, or they would see the last record up to half a second
+late.
 
 A follower has as many sessions as it has fetchers, and only brokers of the cluster have any. Those
 of an earlier incarnation go when a later one comes that the metadata tells of; beyond
@@ -34,6 +36,9 @@ FINAL_EPOCH: Final = -1
 LAST_EPOCH: Final = 2**31 - 1
 MOST_SESSIONS: Final = 64
 """Of one follower: Kafka's brokers have `num.replica.fetchers` of them."""
+MOVED_MS: Final = 50
+"""How often high watermarks are told by themselves, at the most. Each costs as much as a partition
+with records does, on both sides, and most go with the next records before."""
 
 Key = tuple[bytes, int]
 
@@ -48,6 +53,7 @@ class Followed:
 
     __slots__ = (
         "asked",
+        "due",
         "high_watermark",
         "index",
         "leader",
@@ -69,19 +75,25 @@ class Followed:
         self.high_watermark = -1
         self.start_offset = -1
         self.told_error = False
+        self.due = True
+        """Whether its high watermark is told without records as well."""
 
     def news(self, wake: bool) -> None:
         session = self.session
-        session.news[self] = None
         if wake or session.prompt:
+            session.news[self] = None
+            self.due = True
             session.missed = True
             session.wake()
+        else:
+            session.moved[self] = None
 
     def attach(self, partition: Partition) -> None:
         """Hears of this partition from now on."""
         if self.partition is not partition:
             self.detach()
             self.partition = partition
+            self.due = True
             partition.feeds.append(self)
 
     def detach(self) -> None:
@@ -109,6 +121,8 @@ class FollowerSession:
         "id",
         "last_used_ms",
         "missed",
+        "moved",
+        "moved_due_ms",
         "news",
         "prompt",
         "replica",
@@ -132,6 +146,10 @@ class FollowerSession:
         self.followed: dict[Key, Followed] = {}
         self.news: dict[Followed, None] = {}
         """What the next fetch has to look at, in the order in which it happened."""
+        self.moved: dict[Followed, None] = {}
+        """Those whose high watermark moved since they were last among the news."""
+        self.moved_due_ms = 0
+        """When they are again."""
         self.waiter: Waiter | None = None
         """A fetch that waits."""
         self.missed = False
@@ -152,11 +170,22 @@ class FollowerSession:
         followed = self.followed.pop((topic_id, index), None)
         if followed is not None:
             self.news.pop(followed, None)
+            self.moved.pop(followed, None)
             followed.detach()
 
     def look_again(self) -> None:
         """Has the next fetch look at everything, as if all of it were named."""
         self.news.update(dict.fromkeys(self.followed.values()))
+
+    def tell_moved(self, now_ms: int) -> None:
+        """Has high watermarks told that did not go with records since they moved."""
+        self.moved_due_ms = now_ms + MOVED_MS
+        for followed in self.moved:
+            partition = followed.partition
+            if partition is None or partition.high_watermark.value != followed.high_watermark:
+                self.news[followed] = None
+                followed.due = True
+        self.moved.clear()
 
     def wake(self) -> None:
         """Has a fetch that waits answered now."""
@@ -169,6 +198,7 @@ class FollowerSession:
             followed.detach()
         self.followed.clear()
         self.news.clear()
+        self.moved.clear()
 
 
 class FollowerSessions:
@@ -244,7 +274,10 @@ class FollowerSessions:
         """The next request of a session has come."""
         session.epoch = 1 if session.epoch == LAST_EPOCH else session.epoch + 1
         session.last_used_ms = now_ms
-        session.wake()  # an earlier request that still waits holds back the answer to this one
+        if now_ms >= session.moved_due_ms:
+            session.tell_moved(now_ms)
+        if session.waiter is not None:
+            session.waiter.wake()  # an earlier request holds back the answer to this one
 
     def _end(self, sessions: Iterable[FollowerSession]) -> None:
         for session in sessions:
