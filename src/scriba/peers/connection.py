@@ -293,7 +293,8 @@ class Connection:
         deadline = max(now, self._held_until) + timeout_ms
         views = self._encode(message, version)
         self._pending.append(_Pending(answer, version, self._correlation_id, deadline, whom))
-        self._arm(deadline)
+        if self._timer is None or self._timer_at > deadline:
+            self._arm(deadline)
         self._send(views, now)
 
     def post_unanswered(

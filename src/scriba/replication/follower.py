@@ -225,7 +225,9 @@ class FollowerState:
             self.high_watermark, min(self.leader_high_watermark, self.end_offset)
         )
         behind = self.leader_high_watermark < 0 or self.end_offset < self.leader_high_watermark
-        self._move(State.CATCHING_UP if behind else State.FETCHING)
+        state = State.CATCHING_UP if behind else State.FETCHING
+        if state is not self.state:
+            self._move(state)
 
     def heard(self, now_ms: int) -> None:
         """The leader has answered, and what it sent is in the log.
@@ -435,12 +437,12 @@ class FetcherPlan:
         forgotten: list[Key] = []
         self._questions += 1
         for key in self._changed:
-            ask, known = self._ask(key), self._told_of(key)
+            ask, known = self._ask(key), self._in_session.get(key)
             if ask is None:
                 if known is not None:
                     forgotten.append(key)
                     del self._in_session[key]
-            elif ask != known:
+            elif known is None or ask != known[0]:
                 asks[key] = ask
                 self._in_session[key] = (ask, self._questions)
         self._changed.clear()

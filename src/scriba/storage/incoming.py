@@ -5,6 +5,7 @@ from scriba.native import implementation
 from scriba.records.batch import EndTxnMarker, read_end_txn_marker
 from scriba.records.header import (
     HEADER_SIZE,
+    LOG_OVERHEAD,
     BatchHeader,
     check_crc,
     read_header,
@@ -18,8 +19,8 @@ def check_batches(view: memoryview, end_offset: int) -> list[tuple[int, BatchHea
     position = 0
     if batches:
         position, last = batches[-1]
-        position += last.size
-        end_offset = last.next_offset
+        position += last.length + LOG_OVERHEAD
+        end_offset = last.base_offset + last.last_offset_delta + 1
     if len(view) - position >= HEADER_SIZE:
         _check_rest(view, position, end_offset)
     return batches

@@ -427,7 +427,7 @@ class Log:
         """
         if self.failure is not None:
             raise anew(self.failure.error)
-        start = 0
+        start = end = 0
         run: list[tuple[int, BatchHeader]] = []
         for position, header in check_batches(view, self.end_offset):
             if not self._writer.fits(header, position - start):
@@ -435,8 +435,9 @@ class Log:
                 start, run = position, []
                 self._writer.make_room(header, self.end_offset, now)
             run.append((position - start, header))
+            end = position + header.length + LOG_OVERHEAD
         if run:
-            self._write_run(view[start : start + run[-1][0] + run[-1][1].size], run, now)
+            self._write_run(view[start:end], run, now)
 
     def _write_run(
         self, view: memoryview, run: list[tuple[int, BatchHeader]], now: Instant
@@ -451,7 +452,7 @@ class Log:
                 markers[position] = read_marker(view[position:])
         segment = self._writer.write_run(view, run)
         for position, header in run:
-            self.end_offset = header.next_offset
+            self.end_offset = header.base_offset + header.last_offset_delta + 1
             if header.leader_epoch > self.epochs.latest:
                 self.epochs.assign(header.leader_epoch, header.base_offset)
             if header.producer_id >= 0:

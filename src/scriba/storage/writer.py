@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from scriba.errors import ErrorCode, KafkaError
 from scriba.instant import Instant
-from scriba.records.header import BatchHeader
+from scriba.records.header import LOG_OVERHEAD, BatchHeader
 from scriba.storage.durability import Durability
 from scriba.storage.producers.snapshots import Snapshots
 from scriba.storage.results import FULL
@@ -106,9 +106,9 @@ class Writer:
         """Whether a batch can go into the active segment behind `pending` bytes to come."""
         segment = self._segments.active
         return (
-            segment.size + pending + header.size <= segment.limit
+            segment.size + pending + header.length + LOG_OVERHEAD <= segment.limit
             and header.max_timestamp <= segment.roll_after
-            and header.last_offset <= segment.max_offset
+            and header.base_offset + header.last_offset_delta <= segment.max_offset
         )
 
     def make_room(self, header: BatchHeader, end_offset: int, now: Instant) -> None:
@@ -127,15 +127,16 @@ class Writer:
         segment = self._segments.active
         start = segment.size
         try:
-            segment.open_file().pwrite(view, start)
+            (segment.file or segment.open_file()).pwrite(view, start)
         except OSError as error:
             raise self.not_written(segment, error) from error
         for position, header in run:
+            base_offset = header.base_offset
             segment.note(
                 start + position,
-                header.size,
-                header.base_offset,
-                header.last_offset,
+                header.length + LOG_OVERHEAD,
+                base_offset,
+                base_offset + header.last_offset_delta,
                 header.max_timestamp,
             )
         return segment

@@ -20,12 +20,12 @@ from scriba.broker.partitions.replication.fetchers import Fetcher
 from scriba.errors import ErrorCode
 from tests.unit.broker.brokers import Brokers, play
 
-LEADER_CALLS = 64
+LEADER_CALLS = 56
 """A fetch as it comes, which counts what the follower has and finds nothing; the same when it is
 woken by the append, with what is packed and sent. Five are the look at the headers of what is sent
 in a file without a descriptor, as here; by a descriptor that is none. Without its fast path it was
 106."""
-FOLLOWER_CALLS = 62
+FOLLOWER_CALLS = 48
 """Checks, appends and counts a batch; encodes and sends the next question."""
 RECORDS = 40
 

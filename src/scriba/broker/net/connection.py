@@ -573,7 +573,8 @@ class Connection:
         if len(parts) == 1 and len(slots) == 1 and slots[0] is slot and not self._out:
             parts = self._send_now(parts)
         slot.parts = parts
-        self._count(parts)
+        if parts:
+            self._count(parts)
         while slots and slots[0].parts is not None:
             self._out.extend(slots.popleft().parts or ())
         self.last_active = self._server.clock.mono_ms()

@@ -408,23 +408,28 @@ def _look_at_one(node: Fetching, look: Look, followed: Followed, now: Instant) -
         raise KafkaError(
             ErrorCode.UNKNOWN_LEADER_EPOCH if known else ErrorCode.NOT_LEADER_OR_FOLLOWER
         )
-    if asked.last_fetched_epoch >= 0 and (found := diverging(partition, followed)) is not None:
+    log, offset, last_epoch = partition.log, asked.fetch_offset, asked.last_fetched_epoch
+    # As most often, both have records of the newest epoch.
+    alike = last_epoch == log.epochs.latest and offset <= log.end_offset
+    if last_epoch >= 0 and not alike and (found := diverging(partition, followed)) is not None:
         data = _data(followed, partition)
         data.diverging_epoch = found
         return data
-    partition.log.check_offset(asked.fetch_offset)
+    if not log.start_offset <= offset <= log.end_offset:
+        log.check_offset(offset)
     if look.counted and _is_beyond_doubt(asked, partition):
         _count(node, session, followed, partition, now)
     if session.prompt and partition.high_watermark.value > followed.high_watermark:
         look.ready = True
+    if offset >= log.end_offset:
+        return None
     throttle = node.replicas.throttles.giving(partition, leader, session.replica)
     if throttle is None:
         return _read(look, followed, partition, asked.partition_max_bytes)
     allowed = throttle.allowance(now.mono_ms) - look.used(throttle)
     if allowed <= 0:
-        if asked.fetch_offset < partition.log.end_offset:
-            session.news[followed] = None
-            look.held_ms = max(throttle.wait_ms(now.mono_ms), 1)
+        session.news[followed] = None
+        look.held_ms = max(throttle.wait_ms(now.mono_ms), 1)
         return None
     before = look.bytes
     read = _read(look, followed, partition, allowed)
@@ -458,8 +463,6 @@ def _partition(node: Fetching, followed: Followed) -> Partition:
 def diverging(partition: Partition, followed: Followed) -> FetchResponseEpochEndOffset | None:
     """The end of the epoch both know, if the follower's last record is not here (KIP-595)."""
     asked, log = followed.asked, partition.log
-    if asked.last_fetched_epoch == log.epochs.latest and asked.fetch_offset <= log.end_offset:
-        return None  # as most often: both have records of the newest epoch
     epoch, end_offset = log.end_offset_for_epoch(asked.last_fetched_epoch)
     if end_offset < 0 or epoch < 0:
         raise KafkaError(
@@ -504,10 +507,9 @@ def _count(
 
 
 def _read(look: Look, followed: Followed, partition: Partition, most: int) -> Slice | None:
+    """Records of a partition that has some for the follower."""
     asked, store = followed.asked, partition.log
     offset, end = asked.fetch_offset, store.end_offset
-    if offset >= end:
-        return None
     look.session.news[followed] = None  # until the follower says that it has it
     left = look.budget - look.bytes
     if left <= 0 and look.bytes:

@@ -556,7 +556,8 @@ class Fetcher:
         anew = None
         try:
             partition.append_as_follower(view, self._node.world.clock.now())
-            partition.follow_start(state.start_after(told))
+            if told.start_offset > state.start_offset:
+                partition.follow_start(state.start_after(told))
             if state.failures:
                 state.well()
         except KafkaError as error:
