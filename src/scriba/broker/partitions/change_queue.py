@@ -7,7 +7,12 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
-from scriba.broker.ports import BackgroundTasks
+from scriba.broker.ports import BackgroundTasks, Timekeeping
+from scriba.runtime.loop.pace import Pace
+
+
+class ChangeQueueHost(BackgroundTasks, Timekeeping, Protocol):
+    """Whose changes these are."""
 
 
 class Backlog(Protocol):
@@ -20,7 +25,7 @@ class Backlog(Protocol):
 
 
 class ChangeQueue:
-    def __init__(self, node: BackgroundTasks, backlog: Backlog) -> None:
+    def __init__(self, node: ChangeQueueHost, backlog: Backlog) -> None:
         self._node = node
         self._backlog = backlog
         self._queue: deque[Callable[[], Awaitable[None]]] = deque()
@@ -39,7 +44,10 @@ class ChangeQueue:
             self.worker = self._node.tasks.spawn(self._work(), name="replicas")
 
     async def _work(self) -> None:
+        # Each change has a pace of its own, and may be over before that gives way.
+        pace = Pace(self._node.world.clock)
         while True:
+            await pace()
             if self._queue:
                 await self._queue.popleft()()
             elif self._backlog.has_backlog():
