@@ -1,17 +1,28 @@
 """Replicas move between directories of one broker: while clients write, and whatever ends it."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from scriba.broker.handlers.admin.replicas import alter_replica_log_dirs
+from scriba.broker.node import Node
 from scriba.broker.partitions.partition import Partition
+from scriba.broker.request import ANONYMOUS, Context
 from scriba.errors import ErrorCode
 from scriba.events import EventKind
 from scriba.records.batch import Record, encode_batch, read_header
+from scriba.runtime.loop import pace
 from scriba.storage.directory.names import PartitionName
 from scriba.storage.log import Appended
+from scriba.testing.sim.world.world import ProcessWorld
+from scriba.wire.apis import ApiKey
 from scriba.wire.messages.admin import (
+    AlterReplicaLogDir,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirsResponse,
+    AlterReplicaLogDirTopic,
     DeleteTopicsRequest,
     DeleteTopicState,
     DescribeLogDirsRequest,
@@ -579,3 +590,34 @@ def test_a_move_back_waits_until_the_one_before_has_removed_the_old_replica() ->
 
     dirs: dict[str, Any] = {"metadata_log_dir": "/data/meta", "log_dirs": f"{ONE},{TWO}"}
     play(script, count=1, **dirs)
+
+
+def test_many_replicas_are_told_of_in_slices(
+    in_a_node: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pace, "SLICE_MS", 0)
+    turns = 0
+    next_turn = pace.next_turn
+
+    async def count() -> None:
+        nonlocal turns
+        turns += 1
+        await next_turn()
+
+    monkeypatch.setattr(pace, "next_turn", count)
+
+    async def play(node: Node, world: ProcessWorld) -> None:
+        nonlocal turns
+        many = 10 * pace.BETWEEN_LOOKS
+        topic = AlterReplicaLogDirTopic(name="none", partitions=list(range(many)))
+        request = AlterReplicaLogDirsRequest(dirs=[AlterReplicaLogDir(path="no", topics=[topic])])
+        ctx = Context(ANONYMOUS, "", None, "", ApiKey.ALTER_REPLICA_LOG_DIRS, 2, 0)
+        turns = 0
+        told = await alter_replica_log_dirs(node, ctx, request).awaitable
+        assert isinstance(told, AlterReplicaLogDirsResponse)
+        assert turns >= 2 * 10, "it is read and told of in slices"
+        (answer,) = told.results
+        assert [each.partition_index for each in answer.partitions] == list(range(many))
+        assert {each.error_code for each in answer.partitions} == {ErrorCode.LOG_DIR_NOT_FOUND}
+
+    in_a_node(play)

@@ -1,5 +1,6 @@
 """Replicas move: added, caught up, taken over, the others removed; changed, cancelled (KIP-455)."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -60,6 +61,24 @@ def listed(cluster: Cluster, topics: Any = None) -> dict[tuple[str, int], tuple[
         for topic in response.topics
         for each in topic.partitions
     }
+
+
+class Unread(list[int]):
+    """Partitions that nobody looks at."""
+
+    def __iter__(self) -> Iterator[int]:
+        raise AssertionError("a topic without reassignments was looked through")
+
+
+def test_only_topics_with_reassignments_are_looked_through(five: Cluster) -> None:
+    many = ListPartitionReassignmentsTopics(name="other", partition_indexes=Unread(range(100)))
+    assert listed(five, [many]) == {}
+    assert reassign(five, [4, 2, 1]).error_code == ErrorCode.NONE
+    asked = [
+        ListPartitionReassignmentsTopics(name="t", partition_indexes=[each]) for each in (1, 0)
+    ]
+    assert listed(five, [many, asked[0]]) == {}
+    assert listed(five, [*asked, many]) == {("t", 0): ([4, 2, 1, 3], [4], [3])}
 
 
 def test_a_replica_is_added_catches_up_and_takes_the_place_of_another(five: Cluster) -> None:

@@ -175,7 +175,7 @@ class LogDirDescription(Authorization, Protocol):
     def world(self) -> DiskAndClock: ...
 
 
-class DirChanges(Authorization, Protocol):
+class DirChanges(Authorization, Timekeeping, Protocol):
     @property
     def replicas(self) -> LogDirectories: ...
 

@@ -193,12 +193,15 @@ def _placed(
 def list_partition_reassignments(
     state: State, request: ListPartitionReassignmentsRequest, version: int, now: Instant
 ) -> Result:
-    wanted = None
-    if request.topics is not None:
-        wanted = {(t.name, index) for t in request.topics for index in t.partition_indexes}
+    found = list(state.partitions.reassigning(state.image))
+    # However many are asked for, those are few.
+    wanted: dict[str, set[int]] = {topic.name: set() for topic, _, _ in found}
+    for asked in request.topics or ():
+        if asked.name in wanted:
+            wanted[asked.name].update(asked.partition_indexes)
     topics: dict[str, OngoingTopicReassignment] = {}
-    for topic, index, partition in state.partitions.reassigning(state.image):
-        if wanted is not None and (topic.name, index) not in wanted:
+    for topic, index, partition in found:
+        if request.topics is not None and index not in wanted[topic.name]:
             continue
         if topic.name not in topics:
             topics[topic.name] = OngoingTopicReassignment(name=topic.name)

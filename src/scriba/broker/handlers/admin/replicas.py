@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 from scriba.broker.access import CLUSTER_NAME, Operation, Resource
 from scriba.broker.request import Context, Deferred
 from scriba.errors import ErrorCode, KafkaError
+from scriba.outcome import at_once
+from scriba.runtime.loop.pace import Pace, in_slices
 from scriba.storage.directory.names import PartitionName
 from scriba.wire.messages.admin import (
     AlterPartitionReassignmentsRequest,
@@ -26,7 +28,7 @@ from scriba.wire.messages.admin import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Generator, Iterable, Mapping
 
     from scriba.broker.handlers.ports import ControllerForwarding, DirChanges
     from scriba.broker.ports import Authorization
@@ -102,26 +104,36 @@ def alter_replica_log_dirs(
 async def _alter_replica_log_dirs(
     node: DirChanges, request: AlterReplicaLogDirsRequest
 ) -> AlterReplicaLogDirsResponse:
-    wanted = {
-        PartitionName(topic.name, index): directory.path
-        for directory in request.dirs
-        for topic in directory.topics
-        for index in topic.partitions
-    }
+    pace = Pace(node.world.clock)
+    wanted = await in_slices(_wanted(request), pace)
     refused = await node.replicas.moves.alter(wanted)
-    return _dirs_answer({name: _code(refused.get(name)) for name in wanted})
+    return await in_slices(_told(wanted, refused), pace)
 
 
-def _code(error: KafkaError | None) -> ErrorCode:
-    return ErrorCode.NONE if error is None else error.code
+def _wanted(request: AlterReplicaLogDirsRequest) -> Generator[None, None, dict[PartitionName, str]]:
+    """The directory of each partition, the last that is named for it."""
+    wanted: dict[PartitionName, str] = {}
+    for directory in request.dirs:
+        for topic in directory.topics:
+            for index in topic.partitions:
+                yield
+                wanted[PartitionName(topic.name, index)] = directory.path
+    return wanted
 
 
-def _dirs_answer(codes: Mapping[PartitionName, ErrorCode]) -> AlterReplicaLogDirsResponse:
+def _told(
+    names: Iterable[PartitionName], refused: Mapping[PartitionName, KafkaError]
+) -> Generator[None, None, AlterReplicaLogDirsResponse]:
     topics: dict[str, AlterReplicaLogDirTopicResult] = {}
-    for (topic, index), code in codes.items():
-        result = topics.setdefault(topic, AlterReplicaLogDirTopicResult(topic_name=topic))
+    for name in names:
+        yield
+        result = topics.get(name.topic)
+        if result is None:
+            result = topics[name.topic] = AlterReplicaLogDirTopicResult(topic_name=name.topic)
+        error = refused.get(name)
+        code = ErrorCode.NONE if error is None else error.code
         result.partitions.append(
-            AlterReplicaLogDirPartitionResult(partition_index=index, error_code=code)
+            AlterReplicaLogDirPartitionResult(partition_index=name.partition, error_code=code)
         )
     return AlterReplicaLogDirsResponse(results=list(topics.values()))
 
@@ -129,14 +141,8 @@ def _dirs_answer(codes: Mapping[PartitionName, ErrorCode]) -> AlterReplicaLogDir
 def refuse_alter_replica_log_dirs(
     request: AlterReplicaLogDirsRequest, code: ErrorCode, text: str
 ) -> AlterReplicaLogDirsResponse:
-    return _dirs_answer(
-        {
-            PartitionName(topic.name, index): code
-            for directory in request.dirs
-            for topic in directory.topics
-            for index in topic.partitions
-        }
-    )
+    wanted = at_once(_wanted(request))
+    return at_once(_told(wanted, dict.fromkeys(wanted, KafkaError(code, text))))
 
 
 def list_partition_reassignments(
