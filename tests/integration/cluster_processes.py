@@ -15,9 +15,8 @@ ENVIRONMENT = {k: v for k, v in os.environ.items() if not k.startswith(("KAFKA_"
 PATIENCE = 300
 
 
-def scriba(*words: str, cwd: Path, code: int = 0, stdin: str | None = None) -> str:
-    """What a command says: its result, or its one line of error."""
-    done = subprocess.run(
+def run(*words: str, cwd: Path, stdin: str | None = None) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
         [sys.executable, "-m", "scriba", *words],
         env=ENVIRONMENT,
         cwd=cwd,
@@ -27,6 +26,11 @@ def scriba(*words: str, cwd: Path, code: int = 0, stdin: str | None = None) -> s
         check=False,
         timeout=PATIENCE,
     )
+
+
+def scriba(*words: str, cwd: Path, code: int = 0, stdin: str | None = None) -> str:
+    """What a command says: its result, or its one line of error."""
+    done = run(*words, cwd=cwd, stdin=stdin)
     assert done.returncode == code, done
     return done.stderr.removeprefix("scriba: ").strip() if code else done.stdout
 

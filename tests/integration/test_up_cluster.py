@@ -4,6 +4,7 @@ import json
 import signal
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,13 @@ import pytest
 from scriba.client import (
     ClientError,
     NewTopic,
+    PartlyListed,
     SyncAdmin,
     SyncConsumer,
     SyncProducer,
     TopicPartition,
 )
-from tests.integration.cluster_processes import PATIENCE, Cluster, scriba, up
+from tests.integration.cluster_processes import PATIENCE, Cluster, run, scriba, up
 
 TOPIC = "orders"
 
@@ -277,3 +279,59 @@ def test_controllers_may_be_nothing_else(tmp_path: Path) -> None:
         assert cluster.node("kill", str(quorum["leader"]))
         assert "made" in asked(cluster, "topic", "create", "made")["topic"]
         assert cluster.end(signal.SIGTERM) == 0
+
+
+def test_what_a_dead_coordinator_holds_is_missed_aloud(tmp_path: Path) -> None:
+    """Its groups and transactions cannot be listed: the others are, and it is said what is not."""
+    settings = []
+    for topic in ("offsets.topic", "transaction.state.log"):
+        settings += ["--set", f"{topic}.replication.factor=1", "--set", f"{topic}.num.partitions=4"]
+    names = [f"name-{n}" for n in range(12)]
+    with up(tmp_path, "--nodes", "2", "--controllers", "1", *settings) as cluster:
+        asked = ["-b", cluster.bootstrap]
+        with SyncAdmin(bootstrap_servers=cluster.bootstrap) as admin:
+            admin.create_topics([NewTopic("t", partitions=1)])
+            for name in names:
+                admin.alter_group_offsets(name, {("t", 0): 0})
+            admin.fence_producers(names)
+            assert [group.group_id for group in admin.list_groups()] == sorted(names)
+            assert cluster.node("kill", "2").rstrip().endswith("killed")
+            for topic, calls, command in (
+                ("__consumer_offsets", admin.list_groups, "group"),
+                ("__transaction_state", admin.list_transactions, "txn"),
+            ):
+                until(partial(offline, admin, topic))
+                lost = offline(admin, topic)
+                with pytest.raises(PartlyListed, match=f"offline in {topic}") as partly:
+                    calls()
+                assert partly.value.offline == lost
+                assert set(partly.value.errors) == set(map(str, lost))
+                told = run(command, "list", *asked, "--json", cwd=tmp_path)
+                assert told.returncode == 1
+                key = "group" if command == "group" else "id"
+                listed = [each[key] for each in json.loads(told.stdout)]
+                assert listed == sorted(partly.value.results)
+                assert 0 < len(listed) < len(names)
+                said = json.loads(told.stderr)
+                assert said["offline"] == list(map(str, lost))
+                assert f"offline in {topic}" in said["warning"]
+                plain = run(command, "list", *asked, cwd=tmp_path)
+                assert len(plain.stdout.splitlines()) == len(listed) + 1
+                assert plain.stderr.startswith(f"warning: {len(lost)} partition")
+            described = run("group", "describe", *asked, "--json", cwd=tmp_path)
+            assert described.returncode == 1
+            assert len(json.loads(described.stdout)) == len(admin_results(admin))
+
+
+def offline(admin: SyncAdmin, topic: str) -> list[TopicPartition]:
+    return [
+        TopicPartition(topic, partition.partition)
+        for partition in admin.describe_topics([topic])[topic].partitions
+        if partition.leader is None
+    ]
+
+
+def admin_results(admin: SyncAdmin) -> list[str]:
+    with pytest.raises(PartlyListed) as partly:
+        admin.list_groups()
+    return list(partly.value.results)

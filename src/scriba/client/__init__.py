@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from scriba.client.admin.admin import ALL_RECORDS, Admin
-    from scriba.client.admin.calls import PartlyFailed
+    from scriba.client.admin.calls import PartlyFailed, PartlyListed
     from scriba.client.admin.model import (
         ActiveProducer,
         ClusterDescription,
@@ -131,6 +131,7 @@ __all__ = [
     "OffsetSpec",
     "PartitionDescription",
     "PartlyFailed",
+    "PartlyListed",
     "Producer",
     "ProducerFenced",
     "ProducerKeywords",
@@ -193,7 +194,7 @@ _HOMES = {
         "UpgradeType",
     ),
     "scriba.client.producing.batches": ("Delivery",),
-    "scriba.client.admin.calls": ("PartlyFailed",),
+    "scriba.client.admin.calls": ("PartlyFailed", "PartlyListed"),
     "scriba.client.cluster": ("Node",),
     "scriba.client.consuming.consumer": ("Consumer",),
     "scriba.client.errors": (

@@ -93,10 +93,7 @@ def test_who_closes_once_more_waits_for_the_last_commit_of_the_first() -> None:
 @pytest.mark.parametrize("when", ["in the close", "in a poll before"])
 @pytest.mark.parametrize("call", ["close", "unsubscribe"])
 def test_a_listener_that_takes_too_long_does_not_outlast_the_limit(
-    protocol: Literal["classic", "consumer"],
-    when: str,
-    call: str,
-    caplog: pytest.LogCaptureFixture,
+    protocol: Literal["classic", "consumer"], when: str, call: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """And the group is told all the same, so that another member gets the partitions at once."""
 

@@ -4,6 +4,7 @@ import argparse
 from collections.abc import Iterable
 from typing import Any
 
+from scriba.cli.groups.listing import listed
 from scriba.cli.groups.offset_plan import OffsetChange, moves
 from scriba.cli.output import (
     counted,
@@ -17,7 +18,7 @@ from scriba.cli.output import (
 from scriba.cli.parsing.partitions import offsets_at, partitions_named
 from scriba.cli.problems import CommandError, Misuse
 from scriba.cli.session import with_admin
-from scriba.client import Admin, OffsetAndMetadata, OffsetSpec, TopicPartition
+from scriba.client import Admin, OffsetAndMetadata, OffsetSpec, PartlyListed, TopicPartition
 from scriba.client.admin.groups import GROUP_STATES, named
 from scriba.client.admin.model import GroupDescription
 
@@ -30,7 +31,7 @@ async def list_all(admin: Admin, options: argparse.Namespace) -> int:
         wanted = named("state", options.state, GROUP_STATES)
     except ValueError as wrong:
         raise Misuse(str(wrong)) from None
-    found = await admin.list_groups(types=options.type)
+    found, code = await listed(admin.list_groups(types=options.type))
     groups = [g for g in found if not wanted or g.state in wanted]
     if options.names:
         print_names([g.group_id for g in groups], options.json)
@@ -51,7 +52,7 @@ async def list_all(admin: Admin, options: argparse.Namespace) -> int:
         print_table(["GROUP", "STATE", "TYPE", "PROTOCOL"], rows)
     else:
         note("there are no such groups" if options.state or options.type else "there are no groups")
-    return 0
+    return code
 
 
 # -- describe ------------------------------------------------------------------------------------
@@ -59,7 +60,10 @@ async def list_all(admin: Admin, options: argparse.Namespace) -> int:
 
 @with_admin
 async def describe(admin: Admin, options: argparse.Namespace) -> int:
-    names = options.groups or [group.group_id for group in await admin.list_groups()]
+    names, code = options.groups, 0
+    if not names:
+        found, code = await listed(admin.list_groups())
+        names = [group.group_id for group in found]
     groups = await admin.describe_groups(names)
     documents = []
     for name, group in groups.items():
@@ -73,7 +77,7 @@ async def describe(admin: Admin, options: argparse.Namespace) -> int:
         print_lines("\n\n".join(_page(document) for document in documents))
     else:
         note("there are no groups")
-    return 0
+    return code
 
 
 async def _ends(
@@ -246,7 +250,13 @@ def _difference(move: OffsetChange) -> str:
 
 
 async def _state(admin: Admin, group: str) -> str | None:
-    return next((g.state for g in await admin.list_groups() if g.group_id == group), None)
+    try:
+        found = {g.group_id: g for g in await admin.list_groups()}
+    except PartlyListed as partly:
+        if group not in partly.results:
+            raise  # it may be in a partition that is offline
+        return (await admin.describe_groups([group]))[group].state
+    return found[group].state if group in found else None
 
 
 async def _chosen(

@@ -4,6 +4,7 @@ import argparse
 import time
 from typing import Any
 
+from scriba.cli.groups.listing import listed
 from scriba.cli.output import note, print_json, print_lines, print_table
 from scriba.cli.problems import CommandError, Misuse
 from scriba.cli.session import with_admin
@@ -16,8 +17,10 @@ ONGOING = "Ongoing"
 @with_admin
 async def list_all(admin: Admin, options: argparse.Namespace) -> int:
     states = options.state or ([ONGOING] if options.longer_than is not None else [])
-    found = await admin.list_transactions(
-        states=states, open_longer_ms=options.longer_than, pattern=options.like
+    found, code = await listed(
+        admin.list_transactions(
+            states=states, open_longer_ms=options.longer_than, pattern=options.like
+        )
     )
     if options.json:
         print_json(
@@ -31,7 +34,7 @@ async def list_all(admin: Admin, options: argparse.Namespace) -> int:
         print_table(["TRANSACTIONAL ID", "STATE", "PRODUCER"], rows)
     else:
         note("there are no such transactions")
-    return 0
+    return code
 
 
 @with_admin

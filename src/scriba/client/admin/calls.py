@@ -1,6 +1,6 @@
 """How an `Admin` asks: who is asked, what is tried again, and how single failures are told."""
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Final, Generic, TypeVar
 
 from scriba.client.cluster import NO_NODE, Cluster
@@ -8,6 +8,7 @@ from scriba.client.coordinator import CoordinatorKind, find_coordinators
 from scriba.client.model import TopicPartition
 from scriba.errors import ErrorCode, error_code
 from scriba.peers.errors import BrokerError, ClientError
+from scriba.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from scriba.wire.schema import Message
 
 K = TypeVar("K")
@@ -32,6 +33,9 @@ _AGAIN: Final = frozenset(
 )
 """Answers about one thing that another try can change."""
 
+_WITHOUT_CREATING: Final = 4
+"""Since when Metadata does not have to create what it asks for."""
+
 _PATIENCE_MS: Final = 3_000
 """How long a topic that brokers do not know may still be one that was just created."""
 
@@ -49,6 +53,26 @@ class PartlyFailed(ClientError, Generic[K]):
         self.results = results
         self.errors = errors
         self.retriable = all(error.retriable for error in errors.values())
+
+
+class PartlyListed(PartlyFailed[str]):
+    """What the coordinators of some partitions know could not be listed: nobody leads these.
+
+    `results` has what the others know, by name, `errors` a line for each partition.
+    """
+
+    def __init__(self, results: Mapping[str, object], offline: Sequence[TopicPartition]) -> None:
+        code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+        errors = {str(where): BrokerError(code, about=str(where)) for where in offline}
+        super().__init__(results, errors)
+        are = "partition is" if len(offline) == 1 else "partitions are"
+        numbers = ", ".join(str(where.partition) for where in offline)
+        topic = offline[0].topic
+        self.args = (
+            f"{len(offline)} {are} offline in {topic}, and what they hold is not listed: {numbers}",
+        )
+        self.fix = f"scriba topic why {topic} says what they wait for"
+        self.offline = list(offline)
 
 
 def several(given: Iterable[K]) -> list[K]:
@@ -203,16 +227,61 @@ class Calls:
         timeout_ms: int | None,
         what: str,
     ) -> list[V]:
-        """What every broker knows of its own, together."""
-        await self.cluster.ready(self.limit(timeout_ms))
-        found: list[V] = []
-        for node in sorted(self.cluster.nodes):
+        """What every broker knows of its own, together. When one leaves the cluster meanwhile, all
+        are asked again: others have taken over what it knew."""
+        while True:
+            await self.cluster.ready(self.limit(timeout_ms))
+            found: list[V] = []
+            for node in sorted(self.cluster.nodes):
 
-            async def attempt(node: int = node) -> list[V]:
-                return await ask(node)
+                async def attempt(node: int = node) -> list[V] | None:
+                    return await ask(node) if node in self.cluster.nodes else None
 
-            found += await self.cluster.retry(attempt, self.limit(timeout_ms), what)
-        return found
+                told = await self.cluster.retry(attempt, self.limit(timeout_ms), what)
+                if told is None:
+                    break
+                found += told
+            else:
+                return found
+
+    async def all_listed(
+        self,
+        ask: Callable[[int], Awaitable[list[V]]],
+        name: Callable[[V], str],
+        topic: str,
+        timeout_ms: int | None,
+        what: str,
+    ) -> list[V]:
+        """What all coordinators know, in the order of their names; PartlyListed where partitions of
+        their topic have no leader who could be asked."""
+        found = {name(each): each for each in await self.at_all(ask, timeout_ms, what)}
+        listed = {each: found[each] for each in sorted(found)}
+
+        async def look() -> list[TopicPartition]:
+            return await self._offline(topic)
+
+        offline = await self.cluster.retry(look, self.limit(timeout_ms), what)
+        if offline:
+            raise PartlyListed(listed, offline)
+        return list(listed.values())
+
+    async def _offline(self, topic: str) -> list[TopicPartition]:
+        """The partitions of a topic that nobody leads; none where it is not there, or is not ours
+        to see. An old broker would create it."""
+        connection = await self.cluster.any_connection()
+        version = connection.version(MetadataRequest)
+        if version < _WITHOUT_CREATING:
+            return []
+        request = MetadataRequest(
+            topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False
+        )
+        answer = await connection.request(request, MetadataResponse, version=version)
+        return sorted(
+            TopicPartition(topic, p.partition_index)
+            for t in answer.topics
+            for p in t.partitions
+            if p.leader_id == NO_NODE
+        )
 
     async def _leaders(
         self, partitions: Iterable[TopicPartition], timeout_ms: int | None

@@ -22,6 +22,7 @@ _OFFSETS_BY_NAME: Final = 9
 """The newest OffsetFetch and OffsetCommit that name topics; later ones have their ids."""
 
 _FETCH_BY_GROUP: Final = 8
+_TOPIC: Final = "__consumer_offsets"
 _NO_OFFSET: Final = -1
 _CONSUMER: Final = "consumer"
 _NOT_MINE: Final = frozenset({ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION})
@@ -62,7 +63,10 @@ class GroupAdmin:
         types: Iterable[str] = (),
         timeout_ms: int | None = None,
     ) -> list[GroupListing]:
-        """All groups by name, or those in one of these states and of one of these types."""
+        """All groups by name, or those in one of these states and of one of these types.
+
+        PartlyListed, with the others in it, where partitions of `__consumer_offsets` are offline.
+        """
         request = wire.ListGroupsRequest(
             states_filter=named("state", states, GROUP_STATES),
             types_filter=named("type", types, GROUP_TYPES),
@@ -78,8 +82,9 @@ class GroupAdmin:
                 for g in answer.groups
             ]
 
-        found = await self._calls.at_all(ask, timeout_ms, "the groups")
-        return sorted(found, key=lambda listing: listing.group_id)
+        return await self._calls.all_listed(
+            ask, lambda listing: listing.group_id, _TOPIC, timeout_ms, "the groups"
+        )
 
     async def describe_groups(
         self, names: Iterable[str], *, timeout_ms: int | None = None

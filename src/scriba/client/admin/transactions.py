@@ -15,6 +15,7 @@ from scriba.wire.messages import txn as wire
 
 _BY_DURATION_SINCE: Final = 1
 _BY_PATTERN_SINCE: Final = 2
+_TOPIC: Final = "__transaction_state"
 _BRIEFLY_MS: Final = 1
 """Time-out of the transactions of a producer that is initialized only to fence others."""
 
@@ -34,6 +35,7 @@ class TransactionAdmin:
         """The transactional ids that coordinators know, with the state each is in.
 
         `pattern` is a regular expression (RE2) that the whole transactional id matches.
+        PartlyListed, with the others in it, where partitions of `__transaction_state` are offline.
         """
         request = wire.ListTransactionsRequest(
             state_filters=several(states),
@@ -66,8 +68,9 @@ class TransactionAdmin:
                 for t in answer.transaction_states
             ]
 
-        found = await self._calls.at_all(ask, timeout_ms, "the transactions")
-        return sorted(found, key=lambda listing: listing.transactional_id)
+        return await self._calls.all_listed(
+            ask, lambda listing: listing.transactional_id, _TOPIC, timeout_ms, "the transactions"
+        )
 
     async def describe_transactions(
         self, transactional_ids: Iterable[str], *, timeout_ms: int | None = None

@@ -116,7 +116,7 @@ class Group:
         self._tasks: list[asyncio.Task[None]] = []
         self._changing: asyncio.Task[Exception | None] | None = None
         self._end: float | None = None
-        """When the application's part in a close has had its time, on the loop's clock."""
+        """When the application's part in a close has to end, on the loop's clock."""
         self._limits: set[asyncio.Timeout] = set()
         """Of what that would cut short."""
         self._given: ConsumerGroupMetadata | None = None
