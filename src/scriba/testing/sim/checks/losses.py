@@ -8,6 +8,7 @@ A process that was killed has lost nothing, and its successor can tell, since th
 kills do not count, however many there are.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from scriba.controller.image import ClusterImage
@@ -26,8 +27,9 @@ class Losses:
     lost: dict[Replicated, dict[int, int]] = field(default_factory=dict)
     """Replicas that lost what was not synced, with the broker epoch in which they did."""
 
-    def allow(self, broker: int) -> bool:
-        """Whether this broker's host may lose its power now."""
+    def allow(self, broker: int, doomed: Collection[int] = ()) -> bool:
+        """Whether this broker's host may lose its power, now or soon, while those of the doomed
+        ones are about to."""
         if self.witness.newest_image() is None:
             return False
         if self.synced:
@@ -38,7 +40,8 @@ class Losses:
             return False
         self._forgive(image)
         return all(
-            len({*self.lost.get(key, ()), broker}) < self.min_isr
+            len({*self.lost.get(key, ()), broker, *(r for r in replicas if r in doomed)})
+            < self.min_isr
             for key, replicas in _replicas(image)
             if broker in replicas
         )

@@ -99,7 +99,8 @@ class Mishaps:
         at = self._pick()
         if at in self.busy:
             return
-        if kind in POWER and not (self._reckless or self._losses.allow(at)):
+        doomed = [other for other, what in self.busy.items() if what in POWER]
+        if kind in POWER and not (self._reckless or self._losses.allow(at, doomed)):
             kind = "kill"
         if kind == "directory" and MORE not in self._cluster.directories:
             kind = "sick"
