@@ -231,6 +231,23 @@ def test_nobody_waits_for_a_leader_that_has_been_replaced() -> None:
     play(script)
 
 
+def test_what_has_been_done_is_not_asked_again_where_a_node_has_lost_sight_of_the_leader() -> None:
+    """It is the node alone that has not heard of the leader for a while, who has made the topic."""
+
+    async def script(caller: Caller, stage: Stage) -> None:
+        await caller.channel.call(topic("before"))
+        caller.sim.network.cut("controller", "caller", one_way=True)
+        waiting = asyncio.ensure_future(caller.channel.call(topic("t")))
+        while "t" not in stage.node.image.topics_by_name:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        caller.lead(None)
+        caller.sim.network.heal()
+        caller.lead(Leader(CONTROLLER, 1, ("controller", 9093)))
+        assert (await waiting).topics[0].error_code == 0
+
+    play(script)
+
+
 def test_a_node_that_is_not_the_controller_passes_nothing_on() -> None:
     async def script(caller: Caller, stage: Stage) -> None:
         ctx = by_client(listener="CONTROLLER")

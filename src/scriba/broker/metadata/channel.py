@@ -120,6 +120,9 @@ class ControllerChannel:
     def __init__(self, node: ControllerChannelHost) -> None:
         self._node = node
         self._channels = NodeChannels(node)
+        self._patient = NodeChannels(node)
+        """For requests that may as well wait until another leader is known: what is asked again
+        may be told that it has been done."""
         self._asked: Leader | None = None
         """Whom the connections lead to."""
 
@@ -152,7 +155,7 @@ class ControllerChannel:
                     before = node.quorum.leader()
                     try:
                         response = await self._attempt(
-                            request, version, ctx, visible_until, passed_on
+                            request, version, ctx, visible_until, passed_on, leaderless_ms is None
                         )
                         break
                     except (NetworkError, TimeoutError) as failure:
@@ -181,13 +184,21 @@ class ControllerChannel:
 
     def close(self) -> None:
         self._channels.close()
+        self._patient.close()
 
     def on_leader(self) -> None:
-        """The leader has changed: nobody waits any longer for the one before."""
+        """The leader has changed: nobody waits any longer for the one before.
+
+        Where none is known now it may be this node alone that has not heard of it for a while: who
+        has the time waits for its answer until there is another one.
+        """
         asked, now = self._asked, self._node.quorum.leader()
-        if asked is not None and (now is None or now.id != asked.id or now.epoch != asked.epoch):
+        if asked is None or (now is not None and (now.id, now.epoch) == (asked.id, asked.epoch)):
+            return
+        self._channels.drop(asked.id)
+        if now is not None:
             self._asked = None
-            self._channels.drop(asked.id)
+            self._patient.drop(asked.id)
 
     def _patience(self, request: Message) -> int:
         given: int | None = getattr(request, "timeout_ms", None)
@@ -201,6 +212,7 @@ class ControllerChannel:
         ctx: Context | None,
         visible_until: int,
         passed_on: bool,
+        patient: bool,
     ) -> Any:
         quorum = self._node.quorum
         if quorum.leads:
@@ -208,7 +220,7 @@ class ControllerChannel:
             if type(request) in VISIBLE:
                 await quorum.visible(visible_until)
         elif passed_on:
-            response = await self._ask_leader(request, version, ctx)
+            response = await self._ask_leader(request, version, ctx, patient)
             if type(request) in VISIBLE:
                 await quorum.applied()
         else:
@@ -217,7 +229,9 @@ class ControllerChannel:
             raise KafkaError(error_code(response.error_code))
         return response
 
-    async def _ask_leader(self, request: Message, version: int | None, ctx: Context | None) -> Any:
+    async def _ask_leader(
+        self, request: Message, version: int | None, ctx: Context | None, patient: bool
+    ) -> Any:
         leader = self._node.quorum.leader()
         if leader is None or leader.address is None or leader.id == self._node.id:
             raise KafkaError(ErrorCode.NOT_CONTROLLER, "there is no active controller now")
@@ -236,7 +250,8 @@ class ControllerChannel:
                 )
             version = request.VERSIONS.high if version is None else version
             who = (ANONYMOUS, "", None) if ctx is None else (ctx.principal, ctx.host, ctx.client_id)
-            envelope: EnvelopeResponse = await self._channels.call_at(
+            channels = self._patient if patient else self._channels
+            envelope: EnvelopeResponse = await channels.call_at(
                 leader.id,
                 leader.address,
                 wrap(request, version, *who),
