@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from scriba.broker.jobs.schedule import removal_pass, retention_pass
+from scriba.config import StartError
 from scriba.errors import ErrorCode, KafkaError
 from scriba.events import EventKind
 from scriba.testing.sim.world.disk import SimFile
@@ -190,5 +191,37 @@ def test_a_file_that_somebody_else_has_removed_fails_no_directory(
             raise FileNotFoundError(errno.ENOENT, "gone", f"{directory.path}/t-0/0.log")
         assert not offline(brokers)
         await goes_on(brokers, next(iter(places)))
+
+    play(script, count=1, **TWO_DIRS)
+
+
+@pytest.mark.parametrize("end", ["kill", "stop"])
+def test_a_device_that_has_failed_before_a_start_takes_its_directory_offline(end: str) -> None:
+    async def script(brokers: Brokers) -> None:
+        places = await one_in_each_directory(brokers)
+        faults = brokers.sim.host("b1").disk_faults
+        if end == "stop":
+            await brokers.nodes[1].stop()
+        else:
+            brokers.kill(1)
+        faults.fail_sync, faults.fail_dirs, faults.fail_in = 1.0, True, places["u"]
+        await brokers.boot(1)
+        assert offline(brokers) == [places["u"]]
+        assert EventKind.LOG_DIR_OFFLINE in kinds(brokers.nodes[1])
+        await goes_on(brokers, "t")
+        assert not any(each.startswith(places["t"]) for each in entries(brokers, "u"))
+        assert await brokers.produce(1, "u", b"lost") is not ErrorCode.NONE
+
+    play(script, count=1, **TWO_DIRS)
+
+
+def test_a_node_does_not_start_without_the_directory_of_its_metadata() -> None:
+    async def script(brokers: Brokers) -> None:
+        await one_in_each_directory(brokers)
+        await brokers.nodes[1].stop()
+        faults = brokers.sim.host("b1").disk_faults
+        faults.fail_sync, faults.fail_dirs, faults.fail_in = 1.0, True, "/data/meta"
+        with pytest.raises(StartError, match="log directory /data/meta is offline"):
+            await brokers.boot(1)
 
     play(script, count=1, **TWO_DIRS)

@@ -95,7 +95,20 @@ class LogDirs:
             await directory.adopt(cluster_id, self._node.id, self._new_ids[directory.path])
         begin()
         for directory in self.all:
-            await directory.start()
+            await self._use(directory)
+
+    async def _use(self, directory: LogDir) -> None:
+        """One whose device has failed is offline from the start on. Where it is the only one, or
+        has the metadata, the node cannot do without it."""
+        try:
+            with directory.guarded("it cannot be used"):
+                await directory.start()
+        except KafkaError as error:
+            needed = directory is self.metadata_home or all(each.offline for each in self.data)
+            if directory.failure is None:
+                raise
+            if needed:
+                raise StartError(f"{error.message}; check the disk and start again") from error
 
     @property
     def metadata_id(self) -> bytes:
