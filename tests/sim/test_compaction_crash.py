@@ -12,6 +12,7 @@ import pytest
 
 from scriba.errors import KafkaError
 from scriba.instant import Instant
+from scriba.outcome import at_once
 from scriba.records.batch import (
     EndTxnMarker,
     Record,
@@ -101,7 +102,7 @@ async def compact(machine: Machine, home: LogDir, log: Log) -> None:
     dirt = await dirt_of(log, stable, home.compacted.get(NAME), machine.now)
     generation = log.compaction.generation
     bounds = (dirt.first_dirty, dirt.first_uncleanable)
-    work = work_on(log, *bounds, MEANS, SEED, machine.now)
+    work = at_once(work_on(log, *bounds, MEANS, SEED, machine.now))
     for step in clean(machine.disk, work):
         if isinstance(step, Rewritten):
             await home.take_compacted(log, step, generation, machine.now)
@@ -147,7 +148,7 @@ class Facts:
         assert offsets == sorted(set(offsets))
         assert all(self.before[record.offset] == record for record in found)
         assert latest(found) == self.latest
-        assert log.producers.last_written()[9][0] == 25
+        assert at_once(log.producers.last_written(log.end_offset))[9][0] == 25
         assert log.last_stable_offset(log.end_offset) == log.end_offset
 
 

@@ -15,7 +15,7 @@ is never split: not by a roll, not by a truncation, and a read begins at one.
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Generator, Iterator
 from contextlib import suppress
 from errno import ENOENT
 from functools import partial
@@ -500,7 +500,9 @@ class Log:
         """Rolls a segment that was begun `segment.ms` ago although nobody appends any more."""
         return self.failure is None and self._writer.roll_if_due(self.end_offset, now)
 
-    def expire_producers(self, now: Instant, expiration_ms: int = DAY_MS) -> int:
+    def expire_producers(
+        self, now: Instant, expiration_ms: int = DAY_MS
+    ) -> Generator[None, None, int]:
         return self.producers.expire(now.wall_ms, expiration_ms)
 
     async def newest_record_ms(self) -> int:

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from scriba.outcome import at_once
 from scriba.records.batch import EndTxnMarker, end_txn_batch, read_header, walk
 from scriba.records.compression import Codec
 from scriba.records.header import DELETE_HORIZON
@@ -201,7 +202,7 @@ async def test_aborted_records_go_and_never_win_over_committed_ones(shelf: Shelf
     end_txn(shelf, log, 6, 0, commit=True)
     append(log, [("c", "1")], shelf.now)
     log.roll(shelf.now)
-    log.producers.expire(shelf.now.wall_ms + 10, 0)
+    at_once(log.producers.expire(shelf.now.wall_ms + 10, 0))
     await compact(shelf.disk, log, shelf.now)
     data = [h for h in await shelf.headers(log, 0) if not h.is_control]
     assert [(h.base_offset, h.count) for h in data] == [(0, 1), (2, 1), (5, 1)]
@@ -219,7 +220,7 @@ async def test_markers_go_when_nothing_of_their_transaction_is_left_and_time_has
     end_txn(shelf, log, 6, 0, commit=True)
     append(log, [("a", "2")], shelf.now)
     log.roll(shelf.now)
-    log.producers.expire(shelf.now.wall_ms + 10, 0)
+    at_once(log.producers.expire(shelf.now.wall_ms + 10, 0))
 
     async def markers() -> list[tuple[int, int]]:
         return [
@@ -418,7 +419,7 @@ async def test_a_search_by_time_beside_a_swap_finds_the_record_and_no_damage(
     append(log, [("a", "v")], shelf.later(10_000))
     await log.close()
     log = shelf.open(recovery_point=log.end_offset, clean=True)
-    work = work_on(log, 0, 200, MEANS, bytes(16), shelf.now)
+    work = at_once(work_on(log, 0, 200, MEANS, bytes(16), shelf.now))
     (rewritten,) = (step for step in clean(shelf.disk, work) if isinstance(step, Rewritten))
     await log.compaction.sync(rewritten)
     turns = shelf.after_offload(

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from scriba.instant import Instant
 from scriba.native import implementation
+from scriba.outcome import at_once
 from scriba.records.batch import (
     EndTxnMarker,
     Record,
@@ -150,7 +151,7 @@ class Story:
             case "wait":
                 self.later(first)
             case "forget":
-                log.producers.expire(self.now.wall_ms + 1, 1)
+                at_once(log.producers.expire(self.now.wall_ms + 1, 1))
             case "clean":
                 await self.clean(first)
 

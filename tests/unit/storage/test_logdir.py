@@ -14,6 +14,7 @@ import pytest
 
 from scriba.config import StartError
 from scriba.errors import ErrorCode, KafkaError
+from scriba.outcome import at_once
 from scriba.settings import TopicSettings
 from scriba.storage.compaction.cleaner import Rewritten, clean
 from scriba.storage.compaction.log import Stale, work_on
@@ -671,7 +672,7 @@ async def test_a_compacted_segment_waits_for_a_recovery_point_that_another_is_ju
     log.roll(shelf.now)
     append(log, [("a", "v")], shelf.now)
     await log.flush()
-    work = work_on(log, 0, 10, MEANS, bytes(16), shelf.now)
+    work = at_once(work_on(log, 0, 10, MEANS, bytes(16), shelf.now))
     (rewritten,) = (step for step in clean(shelf.disk, work) if isinstance(step, Rewritten))
     held = Held(shelf, monkeypatch)
     checkpoint = asyncio.create_task(directory.checkpoint())

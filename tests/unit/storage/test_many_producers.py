@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scriba.errors import KafkaError
+from scriba.outcome import at_once
 from scriba.records.batch import EndTxnMarker, Record, encode_batch, end_txn_batch, read_header
 from scriba.storage.log import Log
 from scriba.storage.producers import snapshots
@@ -41,7 +42,7 @@ def apply(state: Producers, written: list[Write], first: int) -> None:
 
 @given(writes, st.lists(writes, max_size=6), writes, st.integers(1, 4))
 def test_a_capture_stays_as_it_was_taken_whatever_is_written_meanwhile(
-    before: list[Write], meanwhile: list[list[Write]], after: list[Write], at_once: int
+    before: list[Write], meanwhile: list[list[Write]], after: list[Write], in_one: int
 ) -> None:
     state, other = Producers(), Producers()
     apply(state, before, 0)
@@ -50,7 +51,7 @@ def test_a_capture_stays_as_it_was_taken_whatever_is_written_meanwhile(
     capture = state.capture()
     data = bytearray(HEAD_SIZE)
     offset = 100
-    for position, piece in capture.encode(at_once):
+    for position, piece in capture.encode(in_one):
         data[position : position + len(piece)] = piece
         if meanwhile:
             written = meanwhile.pop()
@@ -64,22 +65,39 @@ def test_a_capture_stays_as_it_was_taken_whatever_is_written_meanwhile(
     apply(state, after, offset)
     apply(other, after, offset)
     assert sorted(state.active()) == sorted(other.active())
-    assert state.last_written() == other.last_written()
+    last = at_once(other.last_written(NEVER))
+    assert at_once(state.last_written(NEVER)) == last
     assert list(state.open.items()) == list(other.open.items())
-    assert Producers.decode(state.encode(), 0, NEVER).last_written() == other.last_written()
+    assert at_once(Producers.decode(state.encode(), 0, NEVER).last_written(NEVER)) == last
+
+
+def test_who_has_written_and_who_is_forgotten_is_found_in_steps_between_which_they_write() -> None:
+    state = Producers()
+    apply(state, [(pid, False) for pid in range(1, 6)], 0)
+    looking = state.last_written(50)
+    assert sum(1 for _ in zip(range(2), looking, strict=False)) == 2
+    apply(state, [(5, False)], 60)
+    assert {pid: last.offset for pid, last in at_once(looking).items()} == {1: 0, 2: 1, 3: 2, 4: 3}
+    forgetting = state.expire(NEVER, 1)
+    next(forgetting)
+    next(forgetting)
+    assert len(state) == 4, "one by one"
+    state.capture()
+    assert at_once(forgetting) == 1
+    assert len(state) == 4
 
 
 def test_a_capture_ends_with_the_next_and_nobody_is_forgotten_while_there_is_one() -> None:
     state = Producers()
     apply(state, [(1, False), (3, False)], 0)
     first = state.capture()
-    assert state.expire(NEVER, 1) == 0
+    assert at_once(state.expire(NEVER, 1)) == 0
     second = state.capture()
     assert (first.ended, second.ended) == (True, False)
     first.end()
     assert len(state) == 2
     second.end()
-    assert state.expire(NEVER, 1) == 2
+    assert at_once(state.expire(NEVER, 1)) == 2
 
 
 # ---- through the log ----

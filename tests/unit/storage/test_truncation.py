@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from scriba.errors import ErrorCode, KafkaError
 from scriba.instant import FAR_MS, PAUSE_MS, ClockWatch, Instant
+from scriba.outcome import at_once
 from scriba.records.header import stamp
 from scriba.settings import TopicSettings
 from scriba.storage.compaction.cleaner import Rewritten, clean
@@ -143,7 +144,7 @@ async def test_retention_beside_a_compaction_deletes_nothing_that_is_young(
     append(log, [("active", "v")], shelf.now)
     await log.close()
     log = shelf.open(settings=policy, recovery_point=6, clean=True)  # which knows no timestamps
-    work = work_on(log, 0, 3, MEANS, bytes(16), shelf.now)
+    work = at_once(work_on(log, 0, 3, MEANS, bytes(16), shelf.now))
     (rewritten,) = (step for step in clean(shelf.disk, work) if isinstance(step, Rewritten))
     assert rewritten.replaced == (0, 1, 2)
     await log.compaction.sync(rewritten)

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from scriba.errors import ErrorCode, KafkaError
+from scriba.outcome import at_once
 from scriba.records.batch import EndTxnMarker, Record, encode_batch, end_txn_batch, read_header
 from scriba.records.header import BatchHeader
 from scriba.storage.producers.state import MAX_EPOCH, AbortedTxn, Producers, Verification
@@ -172,9 +173,9 @@ def test_the_highest_epoch_of_all_ends_a_transaction_of_its_own() -> None:
 def test_a_verification_that_leads_to_nothing_is_forgotten() -> None:
     state = Producers()
     verification = verify(state)
-    state.expire(NOW + 500, 501)
+    at_once(state.expire(NOW + 500, 501))
     state.admit(header(), verification)
-    state.expire(NOW + 501, 501)
+    at_once(state.expire(NOW + 501, 501))
     assert code(state.admit, header(), verification) is ErrorCode.INVALID_TXN_STATE
 
 

@@ -29,7 +29,7 @@ from scriba.broker.ports import Configuration, Counting, EventLog, WorldAccess
 from scriba.errors import KafkaError
 from scriba.events import EventKind
 from scriba.instant import Instant
-from scriba.runtime.loop.pace import Pace
+from scriba.runtime.loop.pace import Pace, in_slices
 from scriba.runtime.ports import Clock, Worker
 from scriba.settings import NodeSettings
 from scriba.storage.compaction.choice import Dirt, dirtiest
@@ -234,7 +234,8 @@ class LogCleaner:
         now = node.world.clock.now()
         means = means_of(node.settings)
         seed = node.world.rng.bytes(16)
-        work = work_on(log, first_dirty, dirt.first_uncleanable, means, seed, now)
+        looking = work_on(log, first_dirty, dirt.first_uncleanable, means, seed, now)
+        work = await in_slices(looking, Pace(node.world.clock))
         sources = {segment.base_offset for segment in work.segments}
         told = (0, 0)
         try:

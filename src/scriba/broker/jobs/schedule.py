@@ -17,7 +17,7 @@ from scriba.broker.ports import Configuration, EventLog, Timekeeping
 from scriba.errors import KafkaError
 from scriba.events import EventKind
 from scriba.instant import Instant
-from scriba.runtime.loop.pace import Pace
+from scriba.runtime.loop.pace import Pace, in_slices
 
 if TYPE_CHECKING:
     from scriba.broker.jobs.clock_guard import ClockGuard
@@ -181,7 +181,8 @@ async def producer_expiry_pass(node: JobHost, now: Instant) -> None:
     pace = Pace(node.world.clock)
     for partition in node.replicas:
         await pace()
-        partition.log.expire_producers(now, node.settings.producer_id_expiration_ms)
+        gone = partition.log.expire_producers(now, node.settings.producer_id_expiration_ms)
+        await in_slices(gone, pace)
 
 
 async def controller_pass(node: JobHost, now: Instant) -> None:

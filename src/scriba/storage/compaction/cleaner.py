@@ -55,7 +55,7 @@ from scriba.storage.compaction.choice import GroupLimits, SealedSegment, groups
 from scriba.storage.compaction.output import Output
 from scriba.storage.compaction.source import LEAST_WINDOW, Damage, Source, Window
 from scriba.storage.compaction.txn import Fates, Verdict
-from scriba.storage.producers.state import AbortedTxn
+from scriba.storage.producers.state import AbortedTxn, LastOf
 
 _EMPTY_KEEPS: Final = LOG_APPEND_TIME | TRANSACTIONAL | CONTROL
 """Attributes of a batch without records."""
@@ -64,14 +64,6 @@ _NATIVE_KEY_BYTES: Final = 24
 _PURE_KEY_BYTES: Final = 232
 _ROOMY: Final = 2
 """How much larger a map is than its keys if there is memory: a fuller one is searched longer."""
-
-
-class LastOf(NamedTuple):
-    """The last that a known producer wrote: what its sequence or its epoch is read from."""
-
-    offset: int
-    """Of its last record of data, -1 if its last batch is a marker."""
-    epoch: int
 
 
 class Means(NamedTuple):

@@ -10,7 +10,7 @@ what it covers goes; or indexes that are still called `.swap` beside their log.
 Readers that are sending from a replaced segment finish: its file stays open until it is removed.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Final
 
 from scriba.instant import Instant
@@ -23,7 +23,7 @@ from scriba.storage.compaction.choice import (
     SealedSegment,
     assess,
 )
-from scriba.storage.compaction.cleaner import LastOf, Means, Rewritten, Work
+from scriba.storage.compaction.cleaner import Means, Rewritten, Work
 from scriba.storage.compaction.output import discard
 from scriba.storage.directory.names import (
     CLEANED,
@@ -214,8 +214,10 @@ async def dirt_of(log: "Log", stable_offset: int, checkpoint: int | None, now: I
 
 def work_on(
     log: "Log", first_dirty: int, end_offset: int, means: Means, seed: bytes, now: Instant
-) -> Work:
-    """What a cleaner has to know of a log to compact it up to `end_offset`."""
+) -> Generator[None, None, Work]:
+    """What a cleaner has to know of a log to compact it up to `end_offset`. In steps, the last of
+    which looks at all but the producers: who of them writes meanwhile does so behind that."""
+    producers = yield from log.producers.last_written(end_offset)
     settings, segments = log.settings, log.compaction.sources(end_offset)
     return Work(
         directory=log.directory,
@@ -223,11 +225,7 @@ def work_on(
         first_dirty=first_dirty,
         end_offset=end_offset,
         aborted=tuple(log.aborted_transactions(log.first_segment_offset, end_offset)),
-        producers={
-            producer_id: LastOf(*last)
-            for producer_id, last in log.producers.last_written().items()
-            if last[0] < end_offset
-        },
+        producers=producers,
         limits=GroupLimits(settings.segment_bytes, settings.segment_index_bytes),
         index_interval=settings.index_interval_bytes,
         delete_retention_ms=settings.delete_retention_ms,

@@ -21,11 +21,12 @@ restart here gets all five.
 """
 
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from itertools import islice
 from typing import Final, NamedTuple
 
 from scriba.errors import ErrorCode, KafkaError, ParseError
+from scriba.outcome import at_once
 from scriba.records.batch import EndTxnMarker
 from scriba.records.crc import crc32c
 from scriba.records.header import CONTROL, MAX_SEQUENCE, TRANSACTIONAL, BatchHeader
@@ -63,6 +64,14 @@ class AbortedTxn(NamedTuple):
     first_offset: int
     last_offset: int
     last_stable_offset: int
+
+
+class LastOf(NamedTuple):
+    """The last that a known producer wrote: what its sequence or its epoch is read from."""
+
+    offset: int
+    """Of its last record of data, -1 if its last batch is a marker."""
+    epoch: int
 
 
 class ActiveProducer(NamedTuple):
@@ -396,31 +405,42 @@ class Producers:
                     known.txn_start,
                 )
 
-    def last_written(self) -> dict[int, tuple[int, int]]:
-        """By producer: the offset of its last record, -1 if a marker came after, and its epoch."""
-        return {
-            producer_id: (known.batches[-1][1] if known.batches else -1, known.epoch)
-            for producer_id, known in self._all().items()
-        }
+    def last_written(self, below: int) -> Generator[None, None, dict[int, LastOf]]:
+        """Of each producer that has written nothing from `below` on. In steps: each as it is when
+        it is come to."""
+        found: dict[int, LastOf] = {}
+        for producer_id in list(self._all()):
+            yield
+            known = self._known(producer_id)
+            if known is not None:
+                last = known.batches[-1][1] if known.batches else -1
+                if last < below:
+                    found[producer_id] = LastOf(last, known.epoch)
+        return found
 
-    def expire(self, now_ms: int, expiration_ms: int) -> int:
-        """Forgets producers not heard of for so long, unless a transaction of theirs is open.
+    def expire(self, now_ms: int, expiration_ms: int) -> Generator[None, None, int]:
+        """Forgets producers not heard of for so long, unless a transaction of theirs is open; how
+        many. In steps, one for each that there is.
 
         While there is a capture, nobody is forgotten.
         """
+        gone = 0
+        for producer_id in list(self._by_id):
+            yield
+            if self._capture is not None:
+                break
+            known = self._by_id.get(producer_id)
+            if known is None or known.txn_start >= 0:
+                continue
+            if now_ms - known.seen_ms >= expiration_ms:
+                del self._by_id[producer_id]
+                gone += 1
         if self._capture is not None:
-            return 0
-        gone = [
-            producer_id
-            for producer_id, known in self._by_id.items()
-            if known.txn_start < 0 and now_ms - known.seen_ms >= expiration_ms
-        ]
-        for producer_id in gone:
-            del self._by_id[producer_id]
+            return gone
         for producer_id, pending in tuple(self._verifying.items()):
             if now_ms - pending.since_ms >= expiration_ms:
                 del self._verifying[producer_id]
-        return len(gone)
+        return gone
 
     # ---- snapshots ----
 
@@ -458,7 +478,7 @@ class Producers:
         state = cls()
         for line in _ENTRY.iter_unpack(body[_COUNT.size : _COUNT.size + count * _ENTRY.size]):
             state._load(*line)
-        state.expire(now_ms, expiration_ms)
+        at_once(state.expire(now_ms, expiration_ms))
         state.open = dict(
             sorted(
                 (known.txn_start, producer_id)

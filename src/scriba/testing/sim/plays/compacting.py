@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from scriba.instant import Instant
+from scriba.outcome import at_once
 from scriba.records.batch import Record, encode_batch, read_header
 from scriba.records.compression import Codec
 from scriba.runtime.ports import Disk
@@ -50,7 +51,7 @@ async def compact(
     end = dirt.first_uncleanable if bound is None else bound
     await log.flush(log.sealed_offset)
     generation = log.compaction.generation
-    work = work_on(log, min(dirt.first_dirty, end), end, means, SEED, now)
+    work = at_once(work_on(log, min(dirt.first_dirty, end), end, means, SEED, now))
     for step in clean(disk, work):
         if isinstance(step, Rewritten):
             await log.take_compacted(step, generation, now)
