@@ -138,7 +138,7 @@ def _shuffled(plan: Any, under: bool) -> Iterator[str]:
 
 
 def names(hours: Sequence[Hour]) -> set[str]:
-    return {name for hour in hours for name in hour.names}
+    return {name for hour in hours for name in hour.sizes}
 
 
 @pytest.mark.usefixtures("plain", "eager")
@@ -292,6 +292,20 @@ def test_the_newest_index_and_the_one_before_stay(spark: SparkSession, lake: Lak
         assert numbers == [f"{n + 1:08}" for n in range(max(0, hour - 1), hour + 1) for _ in "12"]
     lake.compact(LATER, timedelta(0))
     assert newest(spark, lake) is not None
+
+
+@pytest.mark.usefixtures("eager")
+def test_an_hour_in_which_somebody_replaced_a_file_is_not_known(
+    spark: SparkSession, files: Lake
+) -> None:
+    clients = Clients(spark, files)
+    clients.arrive(BEGAN, 20, again=0)
+    clients.arrive(BEGAN + timedelta(hours=1), 4, again=0)
+    keep(spark, files)
+    found = sorted(Path(files.path).glob("topic=*/**/*.parquet"), key=lambda f: f.stat().st_size)
+    shutil.copy(found[-1], found[0])
+    found[0].with_name(f".{found[0].name}.crc").unlink()
+    same(spark, files, files.hours())
 
 
 def test_an_hour_that_holds_a_record_twice_is_not_known(spark: SparkSession, files: Lake) -> None:

@@ -11,9 +11,9 @@ It holds all events of the hours it names and nothing else of them, and in each 
 every record once. `repeated` is true of the rows whose `event_id` another row has too.
 
 What an index says cannot become wrong, only too little. It is about files, which never change and
-whose names never come again: an hour is **known** while its files are exactly those that the index
-was made from. Where anything came since, was compacted since, or is being compacted, the hour is
-not known. An index that is not whole, or that other rules judged, is none.
+whose names never come again: an hour is **known** while its files, by name and size, are exactly
+those that the index was made from. Where anything came since, was compacted since, or is being
+compacted, the hour is not known. An index that is not whole, or that other rules judged, is none.
 
 `each_event_once` reads known hours without a shuffle. Of an event that is in several of their
 records, all but the first are left out by their names; exactly one stays. The hours that are not
@@ -23,6 +23,7 @@ known are shuffled, and from what they give are left out the events that known h
 import hashlib
 import inspect
 import json
+import platform
 import sys
 import uuid
 from collections.abc import Iterable, Sequence
@@ -98,10 +99,10 @@ class Index:
     number: int
     folder: str
     files: tuple[str, ...]
-    hours: dict[Place, frozenset[str]]
+    hours: dict[Place, dict[str, int]]
 
     def knows(self, hour: Hour) -> bool:
-        return hour.once and self.hours.get(hour.place) == hour.names
+        return hour.once and self.hours.get(hour.place) == hour.sizes
 
     def rows(self, hours: Sequence[Hour]) -> DataFrame:
         return self._of(hours, self.files)
@@ -152,7 +153,7 @@ def _whole(spark: SparkSession, files: Files, path: str) -> Index | None:
         return None
     if told["rules"] != rules_of_now() or told["files"] != _files(files, folder):
         return None
-    hours = {Place(*place): frozenset(names) for place, names in told["hours"]}
+    hours = {Place(*place): sizes for place, sizes in told["hours"]}
     number = int(path.rpartition("/")[2].partition("-")[0])
     return Index(spark, number, folder, tuple(told["files"]), hours)
 
@@ -170,8 +171,8 @@ def rules_of_now() -> str:
     """By what records are judged: the text of the rules, and the Python that reads JSON. An index
     that others made says nothing of what counts now."""
     texts = [*map(inspect.getsource, (checks, rules)), *COUNT, *ROWS.names]
-    version = ".".join(map(str, sys.version_info[:2]))
-    return f"{version} {hashlib.sha256(json.dumps(texts).encode()).hexdigest()}"
+    python = f"{platform.python_version()} {sys.get_int_max_str_digits()}"
+    return f"{python} {hashlib.sha256(json.dumps(texts).encode()).hexdigest()}"
 
 
 # -- making one ------------------------------------------------------------------------------------
@@ -194,12 +195,12 @@ def keep(spark: SparkSession, lake: Lake) -> None:
     repeated: Column = F.count("*").over(Window.partitionBy(ID)) > 1
     rows.withColumn("repeated", repeated).write.partitionBy("repeated").parquet(folder)
     files = Files(spark, lake.path)
-    made = {hour.place: hour.names for hour in (*old, *new)}
+    made = {hour.place: hour.sizes for hour in (*old, *new)}
     index = Index(spark, number, folder, tuple(_files(files, folder)), made)
     doubtful = _doubtful(index, [*old, *new])
     told = {
         "rules": rules_of_now(),
-        "hours": [(p, sorted(names)) for p, names in made.items() if p not in doubtful],
+        "hours": [each for each in made.items() if each[0] not in doubtful],
         "files": _files(files, folder),
     }
     files.write(f"{folder}.json", json.dumps(told).encode())

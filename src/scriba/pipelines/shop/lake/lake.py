@@ -106,8 +106,9 @@ class Hour:
     """Whether each record lies in one of them only."""
 
     @property
-    def names(self) -> frozenset[str]:
-        return frozenset(file.name for file in self.files)
+    def sizes(self) -> dict[str, int]:
+        """By their names."""
+        return {file.name: file.size for file in self.files}
 
     @property
     def size(self) -> int:
