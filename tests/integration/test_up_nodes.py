@@ -47,9 +47,12 @@ def test_a_signal_stops_all_in_good_order(tmp_path: Path, number: signal.Signals
     assert "no `scriba up --nodes` runs over scriba-data" in told
 
 
-def test_nodes_end_with_the_process_that_runs_them(tmp_path: Path) -> None:
+@pytest.mark.parametrize("paused", [False, True])
+def test_nodes_end_with_the_process_that_runs_them(tmp_path: Path, paused: bool) -> None:
     with up(tmp_path, "--nodes", "1") as cluster:
         (pid,) = cluster.pids().values()
+        if paused:
+            cluster.node("pause", "1")
         cluster.process.kill()
         wait_gone(pid)
         assert (tmp_path / "scriba-data" / "node-1" / ".kafka_cleanshutdown").exists()

@@ -211,6 +211,10 @@ async def serve(node: "Node", world: "RealWorld", options: argparse.Namespace) -
     life = asyncio.ensure_future(live(node, world, options))
     listen_to_signals(life)
     held = options.ephemeral or options.child
+    if options.child:
+        from scriba.runtime.loop.hosting import go_on_without_parent
+
+        go_on_without_parent()
     leash = asyncio.ensure_future(end_with(options.parent, life)) if held else None
     with contextlib.suppress(asyncio.CancelledError):
         await life

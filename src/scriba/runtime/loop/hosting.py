@@ -7,6 +7,7 @@ ends too.
 
 import asyncio
 import contextlib
+import ctypes
 import os
 import pickle
 import signal
@@ -26,6 +27,8 @@ L = TypeVar("L", bound=asyncio.AbstractEventLoop)
 
 _LENGTH: Final = struct.Struct(">I")
 _PAUSE_S: Final = 0.005
+_PARENT_DEATH_SIGNAL: Final = 1
+"""PR_SET_PDEATHSIG."""
 
 
 class LoopThread(Generic[L]):
@@ -155,6 +158,13 @@ class ChildProcess:
         """Hangs up, which ends the child, and waits for it."""
         self._socket.close()
         self._process.wait()
+
+
+def go_on_without_parent() -> None:
+    """Has this process go on, if it was stopped, when the thread that started it has ended: one
+    that stands still cannot notice by itself that nobody is left who would resume it. On Linux."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, signal.SIGCONT)
 
 
 def stands_still(pid: int) -> bool:
