@@ -67,6 +67,16 @@ class SlowReading:
 METADATA = "/data/__cluster_metadata-0"
 
 
+_rename = SimDisk.rename
+
+
+def without_room(disk: SimDisk, old: str, new: str) -> None:
+    """For another name of what was fetched."""
+    if ".fetched" in old + new:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), old)
+    _rename(disk, old, new)
+
+
 def _end(quorum: SimQuorum, node_id: int) -> int:
     node = quorum.alive.get(node_id)
     return node.metadata.quorum.log.end_offset if node else 0
@@ -175,6 +185,10 @@ def test_controller_that_ends_before_it_cuts_its_log_begins_with_the_fetched_sna
             name = next(name for name in directory.entries if name.endswith(".fetched"))
             fetched = directory.entries[name]
             directory.change(0, {name: None, name.removesuffix(".fetched"): fetched})
+        with monkeypatch.context() as patch:
+            patch.setattr(SimDisk, "rename", without_room)
+            with pytest.raises(AssertionError, match=r"StartError\(.no room on the device: /data"):
+                await quorum.start(old)
         await quorum.start(old)
         await quorum.same_image(30)
         assert written(quorum.node(old)) == written(quorum.node(leader))

@@ -44,17 +44,30 @@ async def open_quorum(
 ) -> tuple[MetadataQuorum, Snapshot | None, list[Batch]]:
     """Opens the files and returns what they hold: the newest snapshot and what follows it.
 
-    StartError when they are damaged or belong to another quorum. May wait for the device. Their
-    directory is there, and its name on the device: with that name a vote would be lost.
+    StartError when they are damaged or belong to another quorum, NoRoom where the device is full.
+    May wait for the device. Their directory is there, and its name on the device: with that name a
+    vote would be lost.
     """
     directory = f"{log_dir}/{TOPIC}-0"
+    with as_no_room(f"{directory} cannot be opened"):
+        return await _open(world, directory, membership, settings, tasks, note, clean)
+
+
+async def _open(
+    world: World,
+    directory: str,
+    membership: Membership,
+    settings: NodeSettings,
+    tasks: Tasks,
+    note: Note,
+    clean: bool,
+) -> tuple[MetadataQuorum, Snapshot | None, list[Batch]]:
     now = world.clock.now()
     snapshots.remove_parts(world.disk, directory)
     found = snapshots.find(world.disk, directory)
     # What a snapshot of this name holds was flushed before it got it.
     recovery_point = None if clean else found[0].offset if found else 0
-    with as_no_room(f"{directory} cannot be opened"):
-        store = _open_log(world, directory, settings, recovery_point, clean, now)
+    store = _open_log(world, directory, settings, recovery_point, clean, now)
     try:
         if store.failure is not None:
             raise ParseError(store.failure.error.message)
