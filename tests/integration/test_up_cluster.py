@@ -74,7 +74,9 @@ def test_a_topic_has_three_replicas_and_each_node_leads_some(cluster: Cluster) -
     assert {p.leader for p in topic.partitions} == {1, 2, 3}
 
 
-def test_what_was_acknowledged_outlives_a_node_and_it_catches_up(cluster: Cluster) -> None:
+def test_what_was_acknowledged_outlives_a_node_and_it_catches_up(
+    cluster: Cluster, tmp_path: Path
+) -> None:
     with SyncAdmin(bootstrap_servers=cluster.bootstrap) as admin:
         admin.create_topics([NewTopic(TOPIC, partitions=6)])
     with SyncProducer(bootstrap_servers=cluster.bootstrap, acks="all") as producer:
@@ -98,6 +100,10 @@ def test_what_was_acknowledged_outlives_a_node_and_it_catches_up(cluster: Cluste
     assert len({each["end_offset"] for each in why["replicas"] if each["broker"] != 2}) == 1
     assert [each["broker"] for each in why["awaited"]] == [2]
     assert [each["command"] for each in why["choices"]] == ["scriba node start 2"]
+    (elsewhere,) = json.loads(
+        scriba("topic", "why", f"{TOPIC}-0", "-b", cluster.bootstrap, "--json", cwd=tmp_path)
+    )
+    assert [each["command"] for each in elsewhere["choices"]] == [None], "no nodes are run there"
     described = asked(cluster, "cluster", "describe")
     assert [b["fenced"] for b in described["brokers"]] == [False, True, False]
 

@@ -1,14 +1,17 @@
 """`scriba up --nodes` as a person types it: processes that are started, watched and stopped."""
 
+import contextlib
 import json
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from scriba.client import NewTopic, SyncAdmin
-from tests.integration.cluster_processes import scriba, up, wait_gone
+from tests.integration.cluster_processes import ENVIRONMENT, scriba, up, wait_gone
 
 
 def test_a_node_is_killed_paused_and_started_from_a_second_terminal(tmp_path: Path) -> None:
@@ -58,6 +61,31 @@ def test_nodes_end_with_the_process_that_runs_them(tmp_path: Path, paused: bool)
         assert (tmp_path / "scriba-data" / "node-1" / ".kafka_cleanshutdown").exists()
     with up(tmp_path, "--nodes", "1") as again:
         assert again.told["cluster_id"] == cluster.told["cluster_id"]
+
+
+def test_a_start_waits_for_nodes_whose_process_was_killed(tmp_path: Path) -> None:
+    with up(tmp_path, "--nodes", "1") as cluster:
+        (pid,) = cluster.pids().values()
+    os.kill(pid, signal.SIGSTOP)  # it was about to stop, which takes a while
+    again = subprocess.Popen(
+        [sys.executable, "-m", "scriba", "up", "--port", "0", "--json", "--nodes", "1"],
+        env=ENVIRONMENT,
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert again.stderr is not None
+        assert again.stdout is not None
+        assert "waiting for the node in scriba-data/node-1 to stop" in again.stderr.readline()
+        os.kill(pid, signal.SIGCONT)
+        assert json.loads(again.stdout.readline())["cluster_id"] == cluster.told["cluster_id"]
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
+        again.terminate()
+        again.communicate()
 
 
 def test_the_same_directory_is_run_once(tmp_path: Path) -> None:

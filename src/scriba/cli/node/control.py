@@ -11,9 +11,11 @@ import json
 import os
 import socket
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from typing import Any, Final
 
+from scriba.cli.output import note
 from scriba.cli.problems import CommandError
 from scriba.config import StartError
 
@@ -21,6 +23,8 @@ SOCKET_FILE: Final = "control.sock"
 LOCK_FILE: Final = "cluster.lock"
 LONGEST_ADDRESS: Final = 100
 LONGEST_LINE: Final = 1 << 16
+FORMER_S: Final = 15.0
+FORMER_LOOK_S: Final = 0.05
 ANSWER_S: Final = 120.0
 """A node that is started is answered for when it serves."""
 
@@ -44,6 +48,30 @@ def held(data: str) -> Iterator[None]:
         lock.write(f"{os.getpid()}\n")
         lock.flush()
         yield
+
+
+def wait_for_former(directories: Iterable[str]) -> None:
+    """Waits for nodes whose `scriba up` was killed: they still stop, and have their ports so long.
+    Who has not ended by then is for somebody else to tell of."""
+    from scriba.runtime.files.disk import is_locked
+
+    deadline = time.monotonic() + FORMER_S
+    told = False
+    for directory in directories:
+        while is_locked(directory) and time.monotonic() < deadline:
+            if not told:
+                note(f"waiting for the node in {directory} to stop: whoever ran it is gone")
+                told = True
+            time.sleep(FORMER_LOOK_S)
+
+
+def running(data: str) -> list[dict[str, Any]]:
+    """The nodes that a `scriba up --nodes` runs over a directory; none where there is no such."""
+    try:
+        nodes: list[dict[str, Any]] = order(data, "list", 0)["nodes"]
+    except CommandError:
+        return []
+    return nodes
 
 
 @contextlib.contextmanager

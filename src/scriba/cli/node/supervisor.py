@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from scriba import __version__
 from scriba.cli.node.arguments import DATA
-from scriba.cli.node.control import Answer, held, listening
+from scriba.cli.node.control import Answer, held, listening, wait_for_former
 from scriba.cli.node.layout import (
     Layout,
     Place,
@@ -366,6 +366,7 @@ def run(options: argparse.Namespace, shared: Mapping[str, str]) -> int:
     if not os.path.isdir(data):
         check_ports(layout)  # before anything is made
     with held(data):
+        wait_for_former(data_directory(data, place.id) for place in layout.nodes)
         check_ports(layout)
         settings = {
             place.id: {**shared, **metrics_of(shared, n), **settings_of(layout, place, data)}

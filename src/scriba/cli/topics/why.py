@@ -3,8 +3,11 @@
 import argparse
 import re
 import time
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
+from scriba.cli.node.arguments import DATA
+from scriba.cli.node.control import running
 from scriba.cli.output import counted, note, print_json, print_lines
 from scriba.cli.problems import CommandError, Misuse
 from scriba.cli.session import timeout_ms, with_admin
@@ -22,6 +25,7 @@ async def run(admin: Admin, options: argparse.Namespace) -> int:
     topic, number = await named(admin, options.topic)
     now_ms = time.time_ns() // 1_000_000
     documents = await explained(admin, topic, number, min(timeout_ms(options), PATIENCE_MS), now_ms)
+    drop_orders_to_nobody(documents)
     if options.json:
         print_json(documents)
         return 0
@@ -39,6 +43,17 @@ async def run(admin: Admin, options: argparse.Namespace) -> int:
             are = "1 of them is" if moving == 1 else f"{moving} of them are"
             note(f"{are} being moved: scriba cluster reassign --list")
     return 0
+
+
+def drop_orders_to_nobody(documents: Sequence[Mapping[str, Any]]) -> None:
+    """`scriba node start` is for nodes that `scriba up --nodes` runs over the directory here."""
+    choices = [choice for each in documents for choice in each["choices"]]
+    orders = [c for c in choices if (c["command"] or "").startswith("scriba node start ")]
+    nodes = {str(each["node_id"]): each["address"] for each in running(DATA)} if orders else {}
+    for choice in orders:
+        address = nodes.get(choice["command"].rpartition(" ")[2])
+        if address is None or f" at {address} " not in choice["choice"]:
+            choice["command"] = None
 
 
 async def named(admin: Admin, text: str) -> tuple[TopicDescription, int | None]:

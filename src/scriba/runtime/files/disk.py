@@ -216,6 +216,21 @@ def _take_lock(fd: int) -> None:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
+def is_locked(path: str) -> bool:
+    """Whether a process has a directory's `.lock` file, as far as that can be told."""
+    try:
+        fd = os.open(os.path.join(path, ".lock"), os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        _take_lock(fd)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
 def _allocate(path: str, size: int) -> None:
     if not hasattr(os, "posix_fallocate"):
         raise OSError(errno.ENOTSUP, "room cannot be reserved on this system", path)
