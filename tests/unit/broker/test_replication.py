@@ -433,13 +433,13 @@ def asks(
     )
 
 
-async def three_records(brokers: Brokers) -> FollowerClient:
+async def three_records(brokers: Brokers, partitions: int = 1) -> FollowerClient:
     """A topic whose second replica is registered, and played by hand."""
     brokers.kill(3)
     await brokers.until(lambda: brokers.nodes[1].image.brokers[3].fenced)
     await brokers.boot(3)
     brokers.sim.network.cut("b3", "b2")
-    await brokers.create("t", (2, 3), configs={"min.insync.replicas": "1"})
+    await brokers.create("t", *[(2, 3)] * partitions, configs={"min.insync.replicas": "1"})
     for value in (b"a", b"b", b"c"):
         await brokers.produce(2, "t", value, acks=1)
     assert brokers.partition(2, "t").high_watermark.value == 0
@@ -704,6 +704,43 @@ def test_a_fetch_of_much_or_of_records_on_the_device_is_done_in_slices(
     monkeypatch.setattr(Log, "read", read)
     monkeypatch.setattr(replica_fetch, "AT_ONCE", 1)
     play(script)
+
+
+def test_who_was_refused_is_told_so_though_it_would_be_right_by_now(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A new epoch reaches the follower first, and the leader while it reads another partition from
+    its device. What it has not counted nobody would ask again, as long as nothing is written."""
+    plain, loads = Log.read, 0
+
+    async def script(brokers: Brokers) -> None:
+        follower = await three_records(brokers, partitions=2)
+        first, partition = brokers.nodes[1], brokers.partition(2, "t", 1)
+        record = PartitionChangeRecord(topic_id=follower.topic_id, partition_id=1, leader=2)
+
+        class Evicted:
+            async def load(self, offset: int, n: int) -> None:
+                nonlocal loads
+                loads += 1
+                assert first.metadata.active is not None
+                await first.metadata.active.step(lambda machine, now: [record])
+                await brokers.until(lambda: partition.leader_epoch == 1)
+
+        def read(log: Log, *arguments: Any) -> Any:
+            found = plain(log, *arguments)
+            if isinstance(found, Slice) and not loads:
+                return NotResident(Evicted(), 0, found.size)
+            return found
+
+        monkeypatch.setattr(Log, "read", read)
+        answer = await follower.fetch(asks(0), asks(0, leader_epoch=1, index=1))
+        told = {each.partition_index: each.error_code for each in answer.responses[0].partitions}
+        assert told == {0: ErrorCode.NONE, 1: ErrorCode.UNKNOWN_LEADER_EPOCH}
+        await follower.fetch()
+        assert partition.leader is not None
+        assert partition.leader.followers[3].end_offset == 0, "it has been heard"
+
+    play(script, replica_lag_time_max_ms=600_000)
 
 
 def test_what_the_next_request_forgets_is_not_named_after_it(

@@ -377,6 +377,10 @@ def _look_at_next(node: Fetching, look: Look, followed: Followed, now: Instant) 
     if type(before) is Slice:
         look.bytes -= before.size
         look.throttled.pop(followed, None)
+    elif type(before) is PartitionData:
+        # Told as it is, even if it would be right by now: what was asked has not been counted.
+        news[followed] = None
+        return
     try:
         found = _look_at_one(node, look, followed, now)
     except KafkaError as error:
