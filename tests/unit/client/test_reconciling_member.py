@@ -101,6 +101,46 @@ def test_a_target_is_reached_by_giving_up_first_and_told_at_once() -> None:
     assert member.change() is None, "it is there already"
 
 
+def claims(request: object) -> list[int]:
+    assert isinstance(request, ConsumerGroupHeartbeatRequest)
+    assert request.topic_partitions is not None
+    return [index for topic in request.topic_partitions for index in topic.partitions]
+
+
+def test_nothing_is_taken_while_a_heartbeat_says_that_the_member_does_not_have_it() -> None:
+    """What it does not say to have may be somebody else's by the time it is taken."""
+    member = stable()
+    beat(member, now=5_000, member_epoch=2, assignment=target(t=[0, 1, 2]))
+    failed = member.next(10_000)
+    assert failed is not None
+    member.unanswered(failed, 10_000)
+    everything = member.next(10_001)
+    assert claims(everything) == [0, 1]
+    assert member.change() is None
+    assert everything is not None
+    said = ConsumerGroupHeartbeatResponse(
+        member_id="me", member_epoch=3, heartbeat_interval_ms=5_000, assignment=target(t=[0, 1])
+    )
+    member.answered(everything, said, 10_002)
+    assert member.change() is None
+    beat(member, now=15_002, member_epoch=4, assignment=target(t=[0, 1, 3]))
+    assert settle(member) == [Change(assign=(T[0], T[1], T[3]))]
+
+
+def test_what_is_being_taken_is_said_to_be_had() -> None:
+    member = stable()
+    beat(member, now=5_000, member_epoch=2, assignment=target(t=[1, 2]))
+    change = member.change()
+    assert change is not None
+    member.begin(change)
+    failed = member.next(10_000)
+    assert failed is not None
+    member.unanswered(failed, 10_000)
+    assert claims(beat(member, now=10_001, member_epoch=2)) == [0, 1, 2]
+    member.changed(change)
+    assert claims(beat(member, now=10_002, member_epoch=2)) == [1, 2]
+
+
 def test_partitions_of_a_topic_without_a_name_are_taken_when_it_has_one() -> None:
     member = stable()
     beat(member, now=5_000, assignment=target(t=[0, 1], u=[0]))

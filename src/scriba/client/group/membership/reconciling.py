@@ -11,6 +11,9 @@ what is not in it, takes what is new, and says in the next heartbeat, at once, w
 Partitions of topics whose names are not known yet are taken when they are.
 
 A heartbeat says only what has changed since one that was answered; after a failure, everything.
+What a member does not say that it has, the broker may give to somebody else at once, also where it
+was in its last answer. So what is about to be taken is said as well, and nothing else is taken
+until the heartbeat is answered.
 """
 
 import enum
@@ -69,6 +72,10 @@ class Reconciling(Machine[Phase]):
         owned."""
         self._at_once = False
         self._changing_to: dict[str, bytes] = {}
+        self._taking: tuple[TopicPartition, ...] = ()
+        """What the member has once the change under way is done."""
+        self._claimed: frozenset[TopicPartition] | None = None
+        """What the heartbeat under way says of partitions, if it does."""
         self._interval_ms = identity.heartbeat_interval_ms
 
     @property
@@ -148,6 +155,8 @@ class Reconciling(Machine[Phase]):
         )
         if not release and len(wanted) == len(self.owned):
             return None
+        if self._claimed is not None and not wanted <= self._claimed:
+            return None  # the answer will tell whether they are still this member's
         return Change(release, assign=reachable)
 
     def _target_ids(self) -> dict[str, bytes]:
@@ -157,9 +166,11 @@ class Reconciling(Machine[Phase]):
     def begin(self, change: Change) -> None:
         super().begin(change)
         self._changing_to = self._target_ids()
+        self._taking = change.assign or ()
 
     def changed(self, change: Change) -> None:
         self._carried_out(change)
+        self._taking = ()
         if change.assign is not None:
             self._owned_ids = self._changing_to
         if self._said is not None:
@@ -210,19 +221,27 @@ class Reconciling(Machine[Phase]):
             first = said is None and self._wish.regex is None
             request.subscribed_topic_regex = None if first else self._wish.regex or ""
         if said is None or said[1] != self.owned:
+            self._claimed = frozenset((*self.owned, *self._taking))
             request.topic_partitions = [
-                ConsumerGroupHeartbeatRequestTopicPartitions(
-                    topic_id=self._owned_ids[topic], partitions=indexes
-                )
-                for topic, indexes in by_topic(self.owned).items()
+                ConsumerGroupHeartbeatRequestTopicPartitions(topic_id=topic, partitions=indexes)
+                for topic, indexes in self._claims().items()
             ]
         return request
+
+    def _claims(self) -> dict[bytes, list[int]]:
+        claims: dict[bytes, list[int]] = {}
+        for ids, partitions in ((self._owned_ids, self.owned), (self._changing_to, self._taking)):
+            for topic, indexes in by_topic(partitions).items():
+                known = claims.setdefault(ids[topic], [])
+                known += [index for index in indexes if index not in known]
+        return claims
 
     # -- answers ---------------------------------------------------------------------------------
 
     def answered(self, request: Message, answer: Message, now: int) -> None:
         assert isinstance(request, ConsumerGroupHeartbeatRequest)
         assert isinstance(answer, ConsumerGroupHeartbeatResponse)
+        self._claimed = None
         if request.member_epoch < JOIN_EPOCH or self.phase not in (Phase.JOINING, Phase.MEMBER):
             return
         code = error_code(answer.error_code)
@@ -249,6 +268,7 @@ class Reconciling(Machine[Phase]):
             }
 
     def unanswered(self, request: Message, now: int) -> None:
+        self._claimed = None
         self._said = None
         self._at_once = True
 
