@@ -191,7 +191,7 @@ async def _read_share(
         fresh = [where for where in mine if where not in ends]
         if fresh:
             ends |= await consumer.end_offsets(fresh)
-        done = joined.is_set() and not records
+        done = joined.is_set()
         for where in mine:
             done = done and await consumer.position(where) >= ends[where]
 
