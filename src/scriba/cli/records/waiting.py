@@ -86,3 +86,5 @@ async def watched(
         looking.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await looking
+    if client.trouble is None and (told := watch.look(time.monotonic(), None)) is not None:
+        note(told)  # what was waited for was the last of it
