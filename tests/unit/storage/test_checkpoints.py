@@ -14,8 +14,8 @@ from scriba.storage.directory import checkpoints, logdir
 from scriba.storage.directory.checkpoints import Checkpoint, read_offsets
 from scriba.storage.directory.logdir import LogDir
 from scriba.storage.directory.names import PartitionName
+from tests.unit.storage.directories import SETTINGS, log_in, ready
 from tests.unit.storage.shelf import Shelf
-from tests.unit.storage.test_logdir import SETTINGS, log_in, ready
 
 FILE = "some-offset-checkpoint"
 SEEDS = range(20)

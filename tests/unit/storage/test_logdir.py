@@ -15,7 +15,6 @@ import pytest
 from scriba.config import StartError
 from scriba.errors import ErrorCode, KafkaError
 from scriba.outcome import at_once
-from scriba.settings import TopicSettings
 from scriba.storage.compaction.cleaner import Rewritten, clean
 from scriba.storage.compaction.log import Stale, work_on
 from scriba.storage.directory.checkpoints import parse_offsets
@@ -24,22 +23,8 @@ from scriba.storage.directory.names import PartitionName
 from scriba.storage.log import Log
 from scriba.storage.results import NoRoom
 from scriba.testing.sim.plays.compacting import MEANS, append
+from tests.unit.storage.directories import SETTINGS, log_in, ready
 from tests.unit.storage.shelf import FaultyFile, Shelf
-
-SETTINGS = TopicSettings(segment_bytes=4000)
-
-
-async def ready(shelf: Shelf, **more: Any) -> LogDir:
-    directory = LogDir.open(shelf.disk, str(shelf.root), shelf.offload, **more)
-    await directory.adopt("cluster", 1, b"d" * 16)
-    await directory.start()
-    return directory
-
-
-async def log_in(
-    shelf: Shelf, directory: LogDir, partition: int = 0, topic_id: bytes | None = None
-) -> Log:
-    return await directory.open_log("t", partition, topic_id, SETTINGS, shelf.now)
 
 
 def names(shelf: Shelf) -> set[str]:
