@@ -35,6 +35,19 @@ def test_replicas_are_as_asked_or_as_before_and_lose_nothing(seed: int) -> None:
     assert ended or seed not in MOVING, describe(report)
 
 
+@pytest.mark.parametrize(
+    ("seed", "plain"),
+    [
+        (770192, True),  # a topic placed on a broker that was leaving, before it was fenced
+        (770126, True),  # one of two devices of a new node fails while it starts
+        (770199, False),  # the only one does
+    ],
+)
+def test_what_once_took_the_play_by_surprise(seed: int, plain: bool) -> None:
+    report = run(seed, plain)
+    assert not report.violations, describe(report)
+
+
 def test_the_same_seed_gives_the_same_trace_whatever_the_hash_seed() -> None:
     first, second = digests_by_hash_seed("scriba.testing.sim.plays.changing", 3)
     assert first == second

@@ -13,7 +13,7 @@ from scriba.errors import ErrorCode
 from scriba.settings import NodeSettings
 from scriba.testing.sim.world.world import ProcessWorld, SimHost, SimProcess
 
-__all__ = ["START_TIMEOUT_S", "Node", "SimNode"]
+__all__ = ["START_TIMEOUT_S", "Node", "SimNode", "storage_lost"]
 
 START_TIMEOUT_S: Final = 120
 
@@ -88,16 +88,24 @@ class SimNode:
         self.note_failure(stopped=True)
         self.process.kill()
 
-    def note_failure(self, stopped: bool = False, excused: ErrorCode | None = None) -> None:
+    def note_failure(
+        self, stopped: bool = False, excused: Callable[[BaseException], bool] | None = None
+    ) -> None:
+        """What it ended with is a finding, unless that is excused."""
         task = self.process.task
         failure = task.exception() if task.done() and not task.cancelled() else None
         if failure is not None:
-            if excused is not None and getattr(failure, "code", None) == excused:
+            if excused is not None and excused(failure):
                 return
             self._complain(f"the node failed: {failure!r}{_where(failure)}")
             raise RuntimeError("the node failed") from failure
         if task.done() != stopped:
             self._complain("the node did not stop" if stopped else "the node just ended")
+
+
+def storage_lost(failure: BaseException) -> bool:
+    """Whether a node ended since its disk does no more what it must."""
+    return getattr(failure, "code", None) == ErrorCode.KAFKA_STORAGE_ERROR
 
 
 def _where(failure: BaseException) -> str:

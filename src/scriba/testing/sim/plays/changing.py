@@ -89,12 +89,7 @@ class Scene(cluster.Scene):
         self.tell("leave", name)
         self.pool.discard(at)
         self.staff.leaving.add(at)
-        while self.holds(at) or self.votes(at) or at in self.mishaps.busy:  # noqa: ASYNC110
-            await asyncio.sleep(0.05)
-        self.mishaps.busy[at] = "leave"
-        node = self.cluster.nodes[at]
-        if node.is_up and self.choose.chance(0.7):
-            await node.stop()
+        await self.empty(at)
         self.tell("gone", name)
         self.cluster.leave(at)
         del self.mishaps.busy[at]
@@ -102,6 +97,36 @@ class Scene(cluster.Scene):
         self.staff.stopped.add(at)
         self.staff.leaving.discard(at)
         self.departures += 1
+
+    async def empty(self, at: int) -> None:
+        """Until it has stopped with nothing on it.
+
+        Before it is fenced, a topic that is made may still be placed on it: then it is needed once
+        more. One that does not serve yet may begin to by a heartbeat that outlives it.
+        """
+        node = self.cluster.nodes[at]
+        while True:
+            while not self.may_go(at):  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+            self.mishaps.busy[at] = "leave"
+            if node.is_up and self.choose.chance(0.7):
+                await node.stop()
+            node.process.kill()
+            while self.serves(at):  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+            if not self.holds(at):
+                return
+            node.boot()
+            del self.mishaps.busy[at]
+
+    def may_go(self, at: int) -> bool:
+        free = at not in self.mishaps.busy
+        return free and self.serves(at) and not self.holds(at) and not self.votes(at)
+
+    def serves(self, at: int) -> bool:
+        """Whether new replicas may be placed on it, or nobody knows."""
+        image = self.witness.committed_image()
+        return image is None or (at in image.brokers and not image.brokers[at].fenced)
 
     def holds(self, at: int) -> bool:
         """Whether it has replicas, or nobody knows."""
@@ -137,8 +162,9 @@ class Scene(cluster.Scene):
             each.calm = True
         deadline = self.sim.loop.true_time() + SETTLED_S
         while why := self.unsettled():
-            for node in self.cluster.nodes.values():
-                node.note_failure()
+            for at, node in self.cluster.nodes.items():
+                if at not in self.mishaps.busy:
+                    node.note_failure()
             if self.sim.loop.true_time() >= deadline:
                 self.books.records.violation(f"all had healed, and {why}")
                 break

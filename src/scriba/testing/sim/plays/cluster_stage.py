@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from scriba.client import ClientError
-from scriba.errors import ErrorCode, KafkaError
+from scriba.errors import KafkaError
 from scriba.runtime.rng import SeededRng
 from scriba.testing.sim.actors.cast import Books
 from scriba.testing.sim.checks.witness import Witness
 from scriba.testing.sim.cluster import SimCluster
+from scriba.testing.sim.node import storage_lost
 from scriba.testing.sim.plays.stage import Stage
 
 WHOLE_S: Final = 60
@@ -136,7 +137,7 @@ class ClusterStage(Stage):
             node = self.cluster.nodes[at]
             node.process.resume()
             if not node.runs:
-                node.note_failure(excused=ErrorCode.KAFKA_STORAGE_ERROR)
+                node.note_failure(excused=storage_lost)
                 node.boot()
         for actor in self.actors:
             self.enter(actor)

@@ -16,11 +16,11 @@ from typing import Final
 
 from scriba.client import Admin, ConfigOp, NewTopic, TopicPartition, UpgradeType
 from scriba.client.admin.model import ConfigResource, ResourceType
-from scriba.errors import ErrorCode, KafkaError
+from scriba.errors import KafkaError
 from scriba.settings import NodeSettings
 from scriba.testing.history import History
 from scriba.testing.sim.actors.cast import COPIERS, SINK, SOURCE, TABLE, Books
-from scriba.testing.sim.node import SimNode
+from scriba.testing.sim.node import SimNode, storage_lost
 from scriba.testing.sim.plays.stage import COORDINATION, Stage
 from scriba.testing.sim.world.net import NetFaults
 from scriba.testing.sim.world.volume import DiskFaults
@@ -183,7 +183,7 @@ class Scene(Stage):
             faults.fail_sync = draw.between(0.1, 1)
             await asyncio.wait([self.node.process.task], timeout=draw.between(0.1, 2))
             faults.fail_sync = 0.0
-            self.node.note_failure(excused=ErrorCode.KAFKA_STORAGE_ERROR)
+            self.node.note_failure(excused=storage_lost)
             self.host.power_cut()
         else:
             if kind == "power":

@@ -10,10 +10,11 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
-from scriba.errors import ErrorCode
+from scriba.config import StartError
 from scriba.runtime.rng import SeededRng
 from scriba.testing.sim.checks.losses import Losses
 from scriba.testing.sim.cluster import MORE, SimCluster
+from scriba.testing.sim.node import SimNode, storage_lost
 from scriba.testing.sim.world.net import Path
 
 NODES: Final = (
@@ -175,19 +176,23 @@ class Mishaps:
         """Syncs fail for a while; what the page cache still shows may never have arrived, so the
         host is started anew."""
         faults, node = self._cluster.hosts[at].disk_faults, self._cluster.nodes[at]
+        new = _is_new(node)
         faults.fail_sync = self._draw.between(0.1, 1)
         await asyncio.wait([node.process.task], timeout=self._draw.between(0.1, 2))
         faults.fail_sync = 0.0
-        node.note_failure(excused=ErrorCode.KAFKA_STORAGE_ERROR)
+        node.note_failure(
+            excused=lambda failure: storage_lost(failure) or _ended_start(failure, new)
+        )
         self._cut_power(at)
         await self._come_back(at)
 
     async def _directory(self, at: int) -> None:
         """One of two devices fails; the node serves on with the other, until it is started anew."""
         faults, node = self._cluster.hosts[at].disk_faults, self._cluster.nodes[at]
+        new = _is_new(node)
         faults.fail_sync, faults.fail_in = 1.0, MORE
         await asyncio.wait([node.process.task], timeout=self._draw.between(0.5, 5))
-        node.note_failure()
+        node.note_failure(excused=lambda failure: _ended_start(failure, new))
         faults.fail_sync, faults.fail_in = 0.0, ""
         self._cut_power(at)
         await self._come_back(at)
@@ -243,3 +248,13 @@ class Mishaps:
             clock.jump(int(draw.between(-7_200_000, 7_200_000)))
         else:
             clock.run_at(draw.between(0.9, 1.1))
+
+
+def _is_new(node: SimNode) -> bool:
+    """Whether its log directories may not have been used before."""
+    return node.lives == 1 and not node.is_up
+
+
+def _ended_start(failure: BaseException, new: bool) -> bool:
+    """Whether a new node has told that a directory cannot be used, and not begun."""
+    return new and isinstance(failure, StartError)

@@ -21,7 +21,7 @@ from scriba.testing.sim.actors.workload import (
     produce_idempotently,
     read_all,
 )
-from scriba.testing.sim.node import START_TIMEOUT_S, SimNode
+from scriba.testing.sim.node import START_TIMEOUT_S, SimNode, storage_lost
 from scriba.testing.sim.world.net import NetFaults
 from scriba.testing.sim.world.peer import Peer
 from scriba.testing.sim.world.synced import synced_records
@@ -186,7 +186,7 @@ class _Scene:
         faults.fail_sync = self.draw.between(0.1, 1)
         await asyncio.wait([process.task], timeout=self.draw.between(0.1, 3))
         faults.fail_sync = 0.0
-        self.node.note_failure(excused=ErrorCode.KAFKA_STORAGE_ERROR)
+        self.node.note_failure(excused=storage_lost)
         self.lose_power()
         await self.node.start()
 
