@@ -42,6 +42,7 @@ DIRECTORY_LOST: Final = bytes(15) + b"\x02"
 """Reserved as well: the broker has no files of the replica that are of use."""
 
 _OPEN_DIRECTORIES: Final = frozenset((DIRECTORY_MIGRATING, DIRECTORY_UNASSIGNED))
+NO_DIRECTORY: Final = _OPEN_DIRECTORIES | {DIRECTORY_LOST}
 
 MOST_SHARED: Final = 1 << 16
 _TABLES: Final = 64

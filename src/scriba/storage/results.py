@@ -51,6 +51,16 @@ FULL: Final = (errno.ENOSPC, errno.EDQUOT, *NO_FILE)
 
 No device is to blame, either, where the process has all the files open that it may have."""
 
+FAILED: Final = (
+    errno.EIO,
+    errno.EROFS,
+    errno.ENXIO,
+    errno.ENODEV,
+    errno.ESTALE,
+    getattr(errno, "EUCLEAN", errno.EIO),
+)
+"""The device is to blame, or was mounted read-only since it was: not what somebody configured."""
+
 
 class NoRoom(KafkaError):
     """The device is full: nothing has changed, and the same may succeed later."""

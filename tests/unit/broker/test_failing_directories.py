@@ -12,7 +12,7 @@ from scriba.broker.jobs.schedule import removal_pass, retention_pass
 from scriba.config import StartError
 from scriba.errors import ErrorCode, KafkaError
 from scriba.events import EventKind
-from scriba.testing.sim.world.disk import SimFile
+from scriba.testing.sim.world.disk import SimDisk, SimFile
 from scriba.wire.messages import admin
 from tests.unit.broker.brokers import Brokers, play
 from tests.unit.broker.moving import (
@@ -211,6 +211,80 @@ def test_a_device_that_has_failed_before_a_start_takes_its_directory_offline(end
         await goes_on(brokers, "t")
         assert not any(each.startswith(places["t"]) for each in entries(brokers, "u"))
         assert await brokers.produce(1, "u", b"lost") is not ErrorCode.NONE
+
+    play(script, count=1, **TWO_DIRS)
+
+
+def failing_at_start(
+    monkeypatch: pytest.MonkeyPatch, calls: tuple[str, ...], place: str, code: int
+) -> None:
+    """Calls of a simulated disk that its device refuses in one directory, whoever starts there."""
+    for call in calls:
+        real = getattr(SimDisk, call)
+
+        def refuse(self: SimDisk, path: str, *more: Any, real: Any = real, **named: Any) -> Any:
+            if path.startswith(place):
+                raise OSError(code, os.strerror(code), path)
+            return real(self, path, *more, **named)
+
+        monkeypatch.setattr(SimDisk, call, refuse)
+
+
+@pytest.mark.parametrize(
+    ("calls", "code"),
+    [
+        (("lock",), errno.EROFS),  # mounted read-only
+        (("mkdir", "lock", "read", "list"), errno.EIO),  # nothing can be read, nor who it is
+    ],
+)
+@pytest.mark.parametrize("end", ["kill", "stop"])
+def test_a_directory_that_cannot_be_locked_is_offline_and_comes_back_as_it_was(
+    monkeypatch: pytest.MonkeyPatch, calls: tuple[str, ...], code: int, end: str
+) -> None:
+    async def script(brokers: Brokers) -> None:
+        places = await one_in_each_directory(brokers)
+        assert await brokers.produce(1, "u", b"before") is ErrorCode.NONE
+        if end == "stop":
+            await brokers.nodes[1].stop()
+        else:
+            brokers.kill(1)
+        with monkeypatch.context() as patch:
+            failing_at_start(patch, calls, places["u"], code)
+            await brokers.boot(1)
+            assert offline(brokers) == [places["u"]]
+            assert EventKind.LOG_DIR_OFFLINE in kinds(brokers.nodes[1])
+            await goes_on(brokers, "t")
+            assert await brokers.produce(1, "u", b"lost") is not ErrorCode.NONE
+            assert "u-0" not in brokers.nodes[1].world.disk.list(places["t"])
+            await brokers.nodes[1].stop()
+        await brokers.boot(1)
+        assert offline(brokers) == []
+        await brokers.until(lambda: brokers.leads(1, "u"))
+        assert values(brokers.partition(1, "u")) == [b"of u", b"before"]
+
+    play(script, count=1, **TWO_DIRS)
+
+
+def test_a_new_directory_that_fails_is_offline_from_the_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def script(brokers: Brokers) -> None:
+        assert offline(brokers) == ["/data/two"]
+        await brokers.create("t", (1,))
+        await goes_on(brokers, "t")
+
+    failing_at_start(monkeypatch, ("write_atomic",), "/data/two", errno.EIO)
+    play(script, count=1, **TWO_DIRS)
+
+
+def test_a_node_does_not_start_where_no_directory_can_be_locked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def script(brokers: Brokers) -> None:
+        await brokers.nodes[1].stop()
+        failing_at_start(monkeypatch, ("lock",), "/data", errno.EROFS)
+        with pytest.raises(StartError, match="cannot be used as a log directory: Read-only"):
+            await brokers.boot(1)
 
     play(script, count=1, **TWO_DIRS)
 

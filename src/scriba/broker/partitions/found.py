@@ -37,7 +37,7 @@ class FoundHost(BrokerIdentity, EventLog, Protocol):
 class FoundReplicas:
     def __init__(self, node: FoundHost, dirs: list[LogDir], open_log: OpenLog) -> None:
         self._node = node
-        self._dirs = dirs
+        self._dirs = [directory for directory in dirs if directory.readable]
         self._open_log = open_log
         self.replicas: dict[PartitionName, LogDir] = {}
         """What has not been claimed yet."""

@@ -49,6 +49,7 @@ from scriba.broker.ports import (
 from scriba.controller.image import (
     BROKER,
     DIRECTORY_LOST,
+    NO_DIRECTORY,
     TOPIC,
     ClusterImage,
     Delta,
@@ -603,9 +604,18 @@ class Replicas:
     # ---- replicas that were here before ----
 
     def _is_lost(self, image: PartitionImage) -> bool:
-        """Whether the replica is on a device that failed: another one would begin it anew."""
+        """Whether the replica is on a device that failed: another one would begin it anew.
+
+        Where one cannot even be asked who it is, it may have whatever the others do not.
+        """
         assigned = image.directory(self._node.id)
-        return any(each.failure is not None and each.id == assigned for each in self.dirs)
+        if any(each.failure is not None and each.id == assigned for each in self.dirs):
+            return True
+        return (
+            not all(each.readable for each in self.dirs)
+            and assigned not in NO_DIRECTORY
+            and all(each.id != assigned for each in self.dirs)
+        )
 
     def _holder(self, name: PartitionName) -> LogDir | None:
         """The directory in which the replica has files already."""

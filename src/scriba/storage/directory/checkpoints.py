@@ -71,11 +71,11 @@ class Checkpoint:
     before `save` was called stands in no file that is written from then on.
     """
 
-    def __init__(self, disk: Disk, directory: str, file: str) -> None:
+    def __init__(self, disk: Disk, directory: str, file: str, *, readable: bool = True) -> None:
         self.file = file
         self._disk = disk
         self._path = f"{directory}/{file}"
-        self._offsets = read_offsets(disk, self._path)
+        self._offsets = read_offsets(disk, self._path) if readable else {}
         self._changes = 0
         self._saved = 0
         """The changes that the file on disk is known to tell."""

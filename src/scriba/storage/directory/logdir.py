@@ -29,6 +29,7 @@ from collections.abc import (
 )
 from contextlib import contextmanager, suppress
 from errno import ENOENT
+from functools import partial
 from typing import Any, Final
 
 from scriba.config import StartError
@@ -65,7 +66,7 @@ from scriba.storage.directory.partition_metadata import read_topic_id
 from scriba.storage.directory.removal import remove_tree, unused_dir
 from scriba.storage.group_commit import GroupCommit
 from scriba.storage.log import DAY_MS, METADATA_TOPIC, Failure, Log
-from scriba.storage.results import FULL, NoRoom, storage_error
+from scriba.storage.results import FAILED, FULL, NoRoom, storage_error
 from scriba.storage.segments.cut import Cut, cut_files
 
 logger = logging.getLogger(__name__)
@@ -77,17 +78,34 @@ LOOKED_AT_ONCE: Final = 500
 """Logs that are looked at for a checkpoint in one slice of the loop."""
 
 
+class DeviceFailed(StartError):
+    """A log directory whose device does not let a node use it; `why` in few words."""
+
+    def __init__(self, path: str, error: OSError) -> None:
+        self.why = f"it cannot be used: {error.strerror}"
+        super().__init__(
+            f"{path} cannot be used as a log directory: {error.strerror}; "
+            "choose another with --data or log.dirs"
+        )
+
+
 class LogDir:
     def __init__(
         self,
         disk: Disk,
         path: str,
-        lock: DirLock,
+        lock: DirLock | None,
         offload: Offload,
         on_failure: Callable[["LogDir", Log | None, str], None] | None,
         on_refused: Callable[[str, str], None] | None,
+        *,
+        readable: bool = True,
     ) -> None:
+        """Without a lock nothing may be changed in it."""
+        checkpoint = partial(Checkpoint, disk, path, readable=readable)
         self.path = path
+        self.readable = readable
+        """Whether anybody knows whose directory it is, and what lies there."""
         self.logs: dict[PartitionName, Log] = {}
         self.futures: dict[PartitionName, Log] = {}
         """Replicas on their way here from another directory of this broker (KIP-113)."""
@@ -99,9 +117,9 @@ class LogDir:
         self.last_run: LastRun | None = None
         """What the last process left, if the machine has lost nothing of it since."""
         self._mark: Mark | None = None
-        self.high_watermarks = Checkpoint(disk, path, HIGH_WATERMARKS)
+        self.high_watermarks = checkpoint(HIGH_WATERMARKS)
         """As of the last look at all of them."""
-        self.compacted = Checkpoint(disk, path, CLEANER_OFFSETS)
+        self.compacted = checkpoint(CLEANER_OFFSETS)
         """How far each log is compacted, as of its last compaction."""
         self.failure: str | None = None
         self.closed: NoRoom | None = None
@@ -111,10 +129,10 @@ class LogDir:
         self._offload = offload
         self._on_failure = on_failure
         self._on_refused = on_refused
-        self._recovery_points = Checkpoint(disk, path, RECOVERY_POINTS)
+        self._recovery_points = checkpoint(RECOVERY_POINTS)
         self._truncating: dict[PartitionName, int] = {}
         """How far the recovery points of logs may go that are being truncated."""
-        self._log_starts = Checkpoint(disk, path, LOG_STARTS)
+        self._log_starts = checkpoint(LOG_STARTS)
         self._cut: set[PartitionName] = set()
         """Logs whose tail was cut off when they were opened, which may not be on the device."""
         self._left_clean: set[str] = set()
@@ -136,7 +154,8 @@ class LogDir:
         """Locks the directory and reads what it says about itself. Waits for the device.
 
         `on_failure` is told of a log that failed, and, with None for a log, of the directory;
-        `on_refused` the directory's path and what could not be written, each time.
+        `on_refused` the directory's path and what could not be written, each time. DeviceFailed
+        where the device is to blame, StartError where somebody else is.
         """
         try:
             disk.mkdir(path, parents=True)
@@ -146,6 +165,8 @@ class LogDir:
                 f"{path} is in use by another running node: stop that one, or choose other log.dirs"
             ) from None
         except OSError as error:
+            if error.errno in FAILED:
+                raise DeviceFailed(path, error) from None
             raise StartError(
                 f"{path} cannot be used as a log directory: {error.strerror}; "
                 "choose another with --data or log.dirs"
@@ -153,9 +174,26 @@ class LogDir:
         try:
             directory = cls(disk, path, lock, offload, on_failure, on_refused)
             directory._look()
+        except OSError as error:
+            lock.release()
+            if error.errno in FAILED:
+                raise DeviceFailed(path, error) from None
+            raise
         except BaseException:
             lock.release()
             raise
+        return directory
+
+    @classmethod
+    def unusable(cls, disk: Disk, path: str, offload: Offload, why: str) -> "LogDir":
+        """One that is offline before it was used. Nothing is changed in it; what it says about
+        itself is known if its device can be read."""
+        try:
+            directory = cls(disk, path, None, offload, None, None)
+            directory._look()
+        except OSError:
+            directory = cls(disk, path, None, offload, None, None, readable=False)
+        directory.failure = why
         return directory
 
     def _look(self) -> None:
@@ -192,14 +230,23 @@ class LogDir:
                 )
 
     async def adopt(self, cluster_id: str, node_id: int, directory_id: bytes) -> None:
-        """Makes the directory this node's; `directory_id` is for one that has none."""
+        """Makes the directory this node's; `directory_id` is for one that has none.
+
+        One that is offline goes by it as long as this process lives. So does one whose device
+        fails now.
+        """
         self.check_owner(cluster_id, node_id)
         if self.meta is not None and self.meta.directory_id is not None:
             return
         self.meta = MetaProperties(cluster_id, node_id, directory_id)
+        if self.failure is not None:
+            return
         try:
             await self._disk.write_atomic(f"{self.path}/{META_PROPERTIES}", self.meta.encode())
         except OSError as error:
+            if error.errno in FAILED:
+                self.failure = DeviceFailed(self.path, error).why
+                return
             raise StartError(
                 f"{self.path} cannot be used as a log directory: {error.strerror}; "
                 "make room there, or choose another with --data or log.dirs"
@@ -897,7 +944,8 @@ class LogDir:
         if self._mark is not None:
             self._mark.close()
             self._mark = None
-        self._lock.release()
+        if self._lock is not None:
+            self._lock.release()
 
 
 def _name_of(log: Log) -> PartitionName:

@@ -22,7 +22,7 @@ from scriba.errors import ErrorCode, KafkaError
 from scriba.events import EventKind
 from scriba.settings.node import ALL_DIRS
 from scriba.storage.directory.last_run import LastRun
-from scriba.storage.directory.logdir import LogDir
+from scriba.storage.directory.logdir import DeviceFailed, LogDir
 from scriba.storage.directory.names import PartitionName
 from scriba.storage.log import METADATA_TOPIC
 
@@ -68,15 +68,23 @@ class LogDirs:
     def take(self) -> str | None:
         """Locks every directory; the id of the cluster that they belong to, None if they are new.
 
-        Nothing is changed.
+        Nothing is changed. One whose device has failed is offline, if the node can do without it.
         """
         node = self._node
         settings, world = node.settings, node.world
+        failed: list[DeviceFailed] = []
         for path in dict.fromkeys((*settings.data_dirs, settings.metadata_dir)):
-            self.all.append(
-                LogDir.open(world.disk, path, world.offload, self._on_failure, self.on_refused)
-            )
+            try:
+                directory = LogDir.open(
+                    world.disk, path, world.offload, self._on_failure, self.on_refused
+                )
+            except DeviceFailed as error:
+                failed.append(error)
+                directory = LogDir.unusable(world.disk, path, world.offload, error.why)
+            self.all.append(directory)
         self.data = self.all[: len(settings.data_dirs)]
+        if failed and (self.metadata_home.offline or all(each.offline for each in self.data)):
+            raise failed[0]
         self._check_metadata_home()
         known = [d.meta.cluster_id for d in self.all if d.meta is not None]
         for directory in self.all if known else ():
@@ -100,15 +108,22 @@ class LogDirs:
     async def _use(self, directory: LogDir) -> None:
         """One whose device has failed is offline from the start on. Where it is the only one, or
         has the metadata, the node cannot do without it."""
-        try:
-            with directory.guarded("it cannot be used"):
-                await directory.start()
-        except KafkaError as error:
-            needed = directory is self.metadata_home or all(each.offline for each in self.data)
-            if directory.failure is None:
-                raise
-            if needed:
-                raise StartError(f"{error.message}; check the disk and start again") from error
+        if directory.failure is not None:
+            self._on_failure(directory, None, directory.failure)
+        else:
+            try:
+                with directory.guarded("it cannot be used"):
+                    await directory.start()
+            except KafkaError:
+                if directory.failure is None:
+                    raise
+        if directory.offline and (
+            directory is self.metadata_home or all(each.offline for each in self.data)
+        ):
+            raise StartError(
+                f"log directory {directory.path} is offline: {directory.failure}; "
+                "check the disk and start again"
+            )
 
     @property
     def metadata_id(self) -> bytes:
@@ -163,7 +178,7 @@ class LogDirs:
         process was killed on a machine that ran on. A directory that is new, was copied or restored
         says nothing. Then nobody knows what a crash left (KIP-966).
         """
-        before = [_last_run(directory) for directory in self.data]
+        before = [_last_run(directory) for directory in self.data if not directory.offline]
         epochs = {-1 if run is None else run.previous_epoch for run in before}
         previous = epochs.pop() if len(epochs) == 1 else -1
         unanswered = {b"" if run is None else run.incarnation for run in before}
