@@ -47,7 +47,9 @@ def meta(commands: Commands) -> None:
         "explain a command",
         "Explains a command, or lists all of them.",
     )
-    helped.add_argument("words", nargs="*", metavar="COMMAND", help="such as topic create")
+    helped.add_argument(
+        "words", nargs="*", metavar="COMMAND", help="the command, such as topic create"
+    )
 
     version = command(
         commands,
