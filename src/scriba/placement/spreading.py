@@ -1,8 +1,8 @@
 """What replicas of one partition should not share: a rack, then a machine.
 
-The one rule for new partitions (`controller.placement`) and for moves (`placement.planning`). Nodes
-that advertise one host are one machine, and brokers without a rack are one rack. Sharing is never a
-reason to refuse: where there is nothing else, replicas share.
+The one rule for new partitions (`controller.partitions.placement`) and for moves
+(`placement.planning`). Nodes that advertise one host are one machine, and brokers without a rack
+are one rack. Sharing is never a reason to refuse: where there is nothing else, replicas share.
 """
 
 from collections.abc import Iterable, Sequence
