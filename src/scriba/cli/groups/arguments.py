@@ -1,4 +1,4 @@
-"""The words of `scriba group` and `scriba txn`."""
+"""The arguments of `scriba group` and `scriba txn`."""
 
 from scriba.cli.parsing.options import INT64, Commands, asks, at_least, command, duration_ms, place
 

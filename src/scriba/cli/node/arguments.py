@@ -1,4 +1,4 @@
-"""The words of `scriba up` and `scriba node`."""
+"""The arguments of `scriba up` and `scriba node`."""
 
 import argparse
 from typing import Final

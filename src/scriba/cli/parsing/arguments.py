@@ -1,4 +1,4 @@
-"""The words of every command. Nothing but argparse is imported to read or explain them.
+"""The arguments of every command. Nothing but argparse is imported to read or explain them.
 
 A command names the function that carries it out as `module:function`; it gets the options and
 returns the exit code.

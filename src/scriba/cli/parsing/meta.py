@@ -1,4 +1,4 @@
-"""The words of the commands about `scriba` itself: help, version, completion."""
+"""The arguments of the commands about `scriba` itself: help, version, completion."""
 
 import argparse
 from collections.abc import Sequence

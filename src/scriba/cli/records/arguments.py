@@ -1,4 +1,4 @@
-"""The words of `scriba produce` and `scriba consume`."""
+"""The arguments of `scriba produce` and `scriba consume`."""
 
 import argparse
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""The words of `scriba topic`."""
+"""The arguments of `scriba topic`."""
 
 from scriba.cli.parsing.options import (
     INT16,

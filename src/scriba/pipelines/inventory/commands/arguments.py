@@ -1,4 +1,4 @@
-"""The words of `scriba inventory`."""
+"""The arguments of `scriba inventory`."""
 
 import argparse
 import os

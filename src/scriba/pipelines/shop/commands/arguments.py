@@ -1,4 +1,4 @@
-"""The words of `scriba shop`."""
+"""The arguments of `scriba shop`."""
 
 import argparse
 

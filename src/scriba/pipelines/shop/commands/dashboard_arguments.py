@@ -1,4 +1,4 @@
-"""The words of `scriba shop dashboard` and `scriba demo`."""
+"""The arguments of `scriba shop dashboard` and `scriba demo`."""
 
 from scriba.cli.parsing.options import Commands, at_least, command, connects, port, positive
 from scriba.pipelines.commands.options import listens, prefixed
