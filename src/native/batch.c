@@ -11,24 +11,6 @@
 
 #include <string.h>
 
-#define SMALL 2048 /* up to here a checksum takes less time than a call of the library's */
-
-/* Numbers of a header are signed, the checksum excepted. */
-static inline int64_t int64_at(const uint8_t *at)
-{
-    return (int64_t)big_endian(at, 8);
-}
-
-static inline int32_t int32_at(const uint8_t *at)
-{
-    return (int32_t)big_endian(at, 4);
-}
-
-static inline int16_t int16_at(const uint8_t *at)
-{
-    return (int16_t)big_endian(at, 2);
-}
-
 /* Whether the header is that of one whole batch without transaction or other specialities, and with
  * no codec but lz4. */
 static bool plain_header(Cursor batch, Rules *rules)
@@ -50,20 +32,9 @@ static bool plain_header(Cursor batch, Rules *rules)
 /* 1 if the checksum is right, 0 if not, -1 with an exception set. */
 static int checksum_is_right(State *state, Cursor batch)
 {
-    size_t size = (size_t)(batch.end - batch.at - CRC_START);
-    if (size <= SMALL)
-        return crc32c(batch.at + CRC_START, size) == (uint32_t)int32_at(batch.at + CRC_AT);
-    PyObject *covered = PyMemoryView_FromMemory((char *)batch.at + CRC_START,
-                                                batch.end - batch.at - CRC_START, PyBUF_READ);
-    if (covered == NULL)
-        return -1;
-    PyObject *found = PyObject_CallFunctionObjArgs(state->crc32c, covered, NULL);
-    Py_DECREF(covered);
-    if (found == NULL)
-        return -1;
-    unsigned long crc = PyLong_AsUnsignedLong(found);
-    Py_DECREF(found);
-    if (crc == (unsigned long)-1 && PyErr_Occurred())
+    const uint8_t *covered = batch.at + CRC_START;
+    uint32_t crc;
+    if (!crc32c(state, covered, batch.end - covered, &crc))
         return -1;
     return crc == (uint32_t)int32_at(batch.at + CRC_AT);
 }
@@ -360,21 +331,6 @@ PyObject *judge_produce(PyObject *module, PyObject *const *args, Py_ssize_t narg
 
 /* ---- what a leader sent ---- */
 
-/* Whether a whole batch lies at the cursor, which ends with it, and goes on from `next_offset`. */
-static bool following_batch(Cursor *batch, int64_t next_offset)
-{
-    const uint8_t *at = batch->at;
-    if (batch->end - at < HEADER_SIZE)
-        return false;
-    int64_t size = (int64_t)int32_at(at + LENGTH_AT) + LOG_OVERHEAD;
-    int64_t base_offset = int64_at(at + BASE_OFFSET_AT), delta = int32_at(at + LAST_DELTA_AT);
-    if (size < HEADER_SIZE || size > batch->end - at || at[MAGIC_AT] != BATCH_MAGIC || delta < 0 ||
-        base_offset < 0 || base_offset < next_offset || base_offset >= INT64_MAX - delta)
-        return false;
-    batch->end = at + size;
-    return true;
-}
-
 /* A new tuple of a position and the header there. */
 static PyObject *placed_header(State *state, Py_ssize_t position, const uint8_t *at)
 {
@@ -389,7 +345,10 @@ static PyObject *placed_header(State *state, Py_ssize_t position, const uint8_t 
 static bool walk_batches(State *state, Cursor data, int64_t next_offset, PyObject *found)
 {
     Cursor batch = data;
-    while (following_batch(&batch, next_offset)) {
+    Extent extent;
+    while (batch.end - batch.at >= HEADER_SIZE &&
+           batch_fits(batch.at, batch.end - batch.at, next_offset, &extent)) {
+        batch.end = batch.at + extent.size;
         int right = checksum_is_right(state, batch);
         if (right <= 0)
             return right == 0;
@@ -398,7 +357,7 @@ static bool walk_batches(State *state, Cursor data, int64_t next_offset, PyObjec
         Py_XDECREF(placed);
         if (appended < 0)
             return false;
-        next_offset = int64_at(batch.at + BASE_OFFSET_AT) + int32_at(batch.at + LAST_DELTA_AT) + 1;
+        next_offset = extent.last_offset + 1;
         batch = (Cursor){batch.end, data.end};
     }
     return true;

@@ -249,36 +249,6 @@ static PyObject *builder_append(PyObject *object, PyObject *const *args, Py_ssiz
     return PyLong_FromSsize_t(self->size);
 }
 
-static bool add_item(Builder *self, PyObject *record)
-{
-    if (!PyTuple_Check(record) || PyTuple_Size(record) != 5) {
-        PyErr_SetString(PyExc_TypeError, "a record is a tuple of five");
-        return false;
-    }
-    int64_t time;
-    return int64_argument(PyTuple_GetItem(record, 1), &time) &&
-           add(self, time, PyTuple_GetItem(record, 2), PyTuple_GetItem(record, 3),
-               PyTuple_GetItem(record, 4));
-}
-
-static PyObject *builder_extend(PyObject *object, PyObject *records)
-{
-    Builder *self = (Builder *)object;
-    PyObject *iterator = PyObject_GetIter(records);
-    if (iterator == NULL)
-        return NULL;
-    PyObject *record;
-    bool done = true;
-    while (done && (record = PyIter_Next(iterator)) != NULL) {
-        done = add_item(self, record);
-        Py_DECREF(record);
-    }
-    Py_DECREF(iterator);
-    if (!done || PyErr_Occurred())
-        return NULL;
-    return PyLong_FromSsize_t(self->size);
-}
-
 static bool put_row(Builder *self, int64_t timestamp, const ColumnView *keys,
                     const ColumnView *values, int64_t row)
 {
@@ -430,7 +400,6 @@ static PyGetSetDef builder_getset[] = {
 
 static PyMethodDef builder_methods[] = {
     {"append", (PyCFunction)(void (*)(void))builder_append, METH_FASTCALL, NULL},
-    {"extend", builder_extend, METH_O, NULL},
     {"take", builder_take, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
 };

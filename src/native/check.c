@@ -196,14 +196,8 @@ Findings judge_all(Source *source, const Rules *rules, bool *rest)
 
 PyObject *findings_tuple(State *state, const Findings *found, bool rest)
 {
-    if (found->fault) {
-        set_fault(state, found->records, found->fault);
+    if (!sound(state, found->records, found->fault, rest))
         return NULL;
-    }
-    if (rest) {
-        set_rest(state);
-        return NULL;
-    }
     return Py_BuildValue("(LLL)", (long long)found->max_timestamp, (long long)found->keyless,
                          (long long)found->untimely);
 }
@@ -261,12 +255,8 @@ static bool judge_pieces(State *state, PyObject *iterable, const Rules *rules, F
         return false;
     bool rest;
     *found = judge_all(&pieces.source, rules, &rest);
-    if (!PyErr_Occurred()) {
-        if (found->fault)
-            set_fault(state, found->records, found->fault);
-        else if (rest)
-            set_rest(state);
-    }
+    if (!PyErr_Occurred())
+        sound(state, found->records, found->fault, rest);
     if (pieces.viewed)
         PyBuffer_Release(&pieces.view);
     Py_DECREF(pieces.iterator);

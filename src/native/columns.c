@@ -179,10 +179,8 @@ static bool add_or_nothing(State *state, Columns *self, Cursor cursor, const Sec
     self->kinds.size = (size_t)rows * sizeof(int32_t);
     if (outcome == NO_MEMORY)
         PyErr_NoMemory();
-    else if (outcome == REST)
-        set_rest(state);
     else
-        set_fault(state, index, fault);
+        sound(state, index, fault, outcome == REST);
     return false;
 }
 

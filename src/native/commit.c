@@ -44,7 +44,7 @@ static bool repeats(const CommitBytes *self, const Py_buffer *frame)
 }
 
 /* The offsets of a request, which are in the batch then. */
-static PyObject *fill(CommitBytes *self, const uint8_t *frame, int64_t now)
+static PyObject *fill(const State *state, CommitBytes *self, const uint8_t *frame, int64_t now)
 {
     PyObject *offsets = PyTuple_New(self->count);
     uint8_t *out = self->batch.buf;
@@ -58,8 +58,11 @@ static PyObject *fill(CommitBytes *self, const uint8_t *frame, int64_t now)
     }
     put_big_endian(out + BASE_TIMESTAMP_AT, WORD, (uint64_t)now);
     put_big_endian(out + MAX_TIMESTAMP_AT, WORD, (uint64_t)now);
-    put_big_endian(out + CRC_AT, 4,
-                   crc32c(out + CRC_START, (size_t)(self->batch.len - CRC_START)));
+    uint32_t crc;
+    if (offsets != NULL && !crc32c(state, out + CRC_START, self->batch.len - CRC_START, &crc))
+        Py_CLEAR(offsets);
+    if (offsets != NULL)
+        put_big_endian(out + CRC_AT, 4, crc);
     return offsets;
 }
 
@@ -77,7 +80,7 @@ static PyObject *commit_take(PyObject *object, PyObject *const *args, Py_ssize_t
     } else {
         result = PyTuple_New(2);
         State *state = PyType_GetModuleState(Py_TYPE(object));
-        if (result != NULL && (!put_item(result, 0, fill(self, frame.buf, now)) ||
+        if (result != NULL && (!put_item(result, 0, fill(state, self, frame.buf, now)) ||
                                !put_item(result, 1, header_tuple(state, self->batch.buf))))
             Py_CLEAR(result);
     }

@@ -1,48 +1,14 @@
-/* CRC-32C: by the processor where it can, else eight bytes at a time by tables.
+/* CRC-32C: of a few bytes by the processor's instructions, of more by the library `crc32c`.
  *
- * The processor can begin a word each cycle but has its sum only three cycles later. So three
- * stretches are summed beside each other, and joined: a sum is linear, what a stretch adds is its
- * sum moved past as many zeros as there are bytes behind it. That takes two thirds of the time
- * from whatever is a few times longer than the stretches.
+ * The library is faster from a few kilobytes on, since it sums several stretches beside each other,
+ * and does without such instructions where there are none. But a call of it takes a view and two
+ * calls of Python, which is longer than what most small batches take to be summed.
  */
 #include "native.h"
 
 #include <string.h>
 
-#define POLYNOMIAL 0x82F63B78u
-
-typedef uint32_t Update(uint32_t crc, const uint8_t *data, size_t size);
-
-/* What the byte at place n of eight adds, with as many zeros behind it as there are places left. */
-static uint32_t tables[8][256];
-
-static void fill_tables(void)
-{
-    for (uint32_t i = 0; i < 256; i++) {
-        uint32_t value = i;
-        for (int bit = 0; bit < 8; bit++)
-            value = (value >> 1) ^ (POLYNOMIAL & (0 - (value & 1)));
-        tables[7][i] = value;
-    }
-    for (int place = 7; place-- > 0;) {
-        for (uint32_t i = 0; i < 256; i++) {
-            uint32_t value = tables[place + 1][i];
-            tables[place][i] = (value >> 8) ^ tables[7][value & 0xFF];
-        }
-    }
-}
-
-static uint32_t by_tables(uint32_t crc, const uint8_t *data, size_t size)
-{
-    for (; size >= 8; size -= 8, data += 8) {
-        crc = tables[0][data[0] ^ (crc & 0xFF)] ^ tables[1][data[1] ^ (crc >> 8 & 0xFF)] ^
-              tables[2][data[2] ^ (crc >> 16 & 0xFF)] ^ tables[3][data[3] ^ crc >> 24] ^
-              tables[4][data[4]] ^ tables[5][data[5]] ^ tables[6][data[6]] ^ tables[7][data[7]];
-    }
-    while (size--)
-        crc = (crc >> 8) ^ tables[7][(crc ^ *data++) & 0xFF];
-    return crc;
-}
+#define FEW_BYTES 2048
 
 #if defined(__x86_64__)
 
@@ -50,7 +16,7 @@ static uint32_t by_tables(uint32_t crc, const uint8_t *data, size_t size)
 #define TARGET __attribute__((target("sse4.2")))
 #define ADD_WORD(sum, word) __builtin_ia32_crc32di(sum, word)
 #define ADD_BYTE(crc, byte) __builtin_ia32_crc32qi(crc, byte)
-typedef uint64_t Sum;
+typedef uint64_t Sum; /* as wide as the words: a narrower one would be widened for each of them */
 
 #elif defined(__aarch64__) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
 
@@ -83,84 +49,55 @@ typedef uint32_t Sum;
 
 #endif
 
+static bool able; /* whether the processor has the instructions */
+
+void prepare_crc32c(void)
+{
 #if defined(ABLE)
-#define STRETCH 512
-
-/* A sum after STRETCH zeros, by the four bytes of the sum before them. */
-static uint32_t past_zeros[4][256];
-
-static uint32_t move_past(uint32_t crc)
-{
-    return past_zeros[0][crc & 0xFF] ^ past_zeros[1][crc >> 8 & 0xFF] ^
-           past_zeros[2][crc >> 16 & 0xFF] ^ past_zeros[3][crc >> 24];
+    able = ABLE;
+#endif
 }
 
-static void fill_past_zeros(void)
+#if defined(ABLE)
+TARGET static uint32_t by_processor(const uint8_t *data, size_t size)
 {
-    static const uint8_t zeros[STRETCH];
-    for (int place = 0; place < 4; place++) {
-        for (uint32_t i = 1; i < 256; i++) {
-            uint32_t *of = past_zeros[place], rest = i & (i - 1);
-            of[i] = rest ? of[rest] ^ of[i ^ rest] : by_tables(i << 8 * place, zeros, STRETCH);
-        }
-    }
-}
-
-TARGET static uint32_t by_processor(uint32_t crc, const uint8_t *data, size_t size)
-{
-    /* As wide as the words: a narrower sum would have to be widened for each of them. */
-    Sum sum = crc;
-    for (; size >= 3 * STRETCH; size -= 3 * STRETCH, data += 3 * STRETCH) {
-        Sum second = 0, third = 0;
-        for (size_t at = 0; at < STRETCH; at += 8) {
-            uint64_t words[3];
-            memcpy(&words[0], data + at, 8);
-            memcpy(&words[1], data + at + STRETCH, 8);
-            memcpy(&words[2], data + at + 2 * STRETCH, 8);
-            sum = ADD_WORD(sum, words[0]);
-            second = ADD_WORD(second, words[1]);
-            third = ADD_WORD(third, words[2]);
-        }
-        sum = move_past(move_past((uint32_t)sum) ^ (uint32_t)second) ^ (uint32_t)third;
-    }
+    Sum sum = ~0u;
     for (; size >= 8; size -= 8, data += 8) {
         uint64_t word;
         memcpy(&word, data, 8);
         sum = ADD_WORD(sum, word);
     }
-    crc = (uint32_t)sum;
+    uint32_t crc = (uint32_t)sum;
     while (size--)
         crc = ADD_BYTE(crc, *data++);
-    return crc;
+    return ~crc;
 }
 #endif
 
-static Update *update = by_tables;
-
-void prepare_crc32c(void)
+bool crc32c(const State *state, const uint8_t *data, Py_ssize_t size, uint32_t *crc)
 {
-    fill_tables();
 #if defined(ABLE)
-    if (ABLE) {
-        fill_past_zeros();
-        update = by_processor;
+    if (able && size <= FEW_BYTES) {
+        *crc = by_processor(data, (size_t)size);
+        return true;
     }
 #endif
+    PyObject *view = PyMemoryView_FromMemory((char *)data, size, PyBUF_READ);
+    PyObject *found = view ? PyObject_CallFunctionObjArgs(state->crc32c, view, NULL) : NULL;
+    unsigned long number = found ? PyLong_AsUnsignedLong(found) : 0;
+    Py_XDECREF(view);
+    Py_XDECREF(found);
+    *crc = (uint32_t)number;
+    return found != NULL && (number != (unsigned long)-1 || PyErr_Occurred() == NULL);
 }
 
-uint32_t crc32c(const uint8_t *data, size_t size)
-{
-    return ~update(~0u, data, size);
-}
-
-PyObject *crc32c_both_ways(PyObject *Py_UNUSED(module), PyObject *argument)
+PyObject *crc32c_of(PyObject *module, PyObject *argument)
 {
     Py_buffer data;
     if (PyObject_GetBuffer(argument, &data, PyBUF_SIMPLE) < 0)
         return NULL;
-    Cursor all = cursor_over(&data);
-    unsigned long chosen = crc32c(all.at, (size_t)data.len);
-    unsigned long portable = (uint32_t)~by_tables(~0u, all.at, (size_t)data.len);
+    uint32_t crc;
+    bool done = crc32c(PyModule_GetState(module), cursor_over(&data).at, data.len, &crc);
     PyBuffer_Release(&data);
-    return Py_BuildValue("(kkO)", chosen, portable, update == by_tables ? Py_False : Py_True);
+    return done ? Py_BuildValue("(kO)", (unsigned long)crc, able ? Py_True : Py_False) : NULL;
 }

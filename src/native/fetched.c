@@ -150,11 +150,8 @@ static bool append_next(State *state, PyObject *records, Cursor *cursor, int64_t
                         const Batch *batch)
 {
     RecordView view;
-    Fault fault = read_record(cursor, &view);
-    if (fault) {
-        set_fault(state, index, fault);
+    if (!sound(state, index, read_record(cursor, &view), false))
         return false;
-    }
     int64_t offset = wrapping_sum(batch->base_offset, view.offset_delta);
     if (offset < batch->start)
         return true;
@@ -174,17 +171,12 @@ static PyObject *present_section(State *state, Cursor cursor, int64_t count, con
     PyObject *records = PyList_New(0);
     if (records == NULL)
         return NULL;
-    for (int64_t i = 0; i < count; i++) {
-        if (!append_next(state, records, &cursor, i, batch)) {
-            Py_DECREF(records);
-            return NULL;
-        }
-    }
-    if (cursor.at == cursor.end)
-        return records;
-    set_rest(state);
-    Py_DECREF(records);
-    return NULL;
+    bool done = true;
+    for (int64_t i = 0; done && i < count; i++)
+        done = append_next(state, records, &cursor, i, batch);
+    if (!done || !sound(state, count, FINE, cursor.at < cursor.end))
+        Py_CLEAR(records);
+    return records;
 }
 
 static bool int_argument(PyObject *argument, int *number)

@@ -40,20 +40,15 @@ static ssize_t read_cached(int fd, uint8_t *buffer, size_t size, int64_t positio
 }
 
 /* Whether a batch may lie here, where the walk has come to. */
-static bool may_be(const Walk *walk, const uint8_t *header)
+static bool may_be(const Walk *walk, const uint8_t *header, Extent *extent)
 {
-    int64_t base_offset = (int64_t)big_endian(header + BASE_OFFSET_AT, 8);
-    int64_t size = (int64_t)(int32_t)big_endian(header + LENGTH_AT, 4) + LOG_OVERHEAD;
-    int64_t delta = (int32_t)big_endian(header + LAST_DELTA_AT, 4);
-    if (header[MAGIC_AT] != BATCH_MAGIC || size < HEADER_SIZE ||
-        size > walk->end - walk->position || delta < 0 || base_offset < walk->next_offset ||
-        base_offset >= walk->upper || delta >= walk->upper - base_offset)
+    if (!batch_fits(header, walk->end - walk->position, walk->next_offset, extent) ||
+        extent->last_offset >= walk->upper)
         return false;
-    if (walk->position < walk->start && size > walk->start - walk->position)
+    if (walk->position < walk->start && extent->size > walk->start - walk->position)
         return false;
-    int64_t last = base_offset + delta;
-    return (walk->last_offset < 0 || last == walk->last_offset) &&
-           (walk->position != walk->start || last >= walk->offset);
+    return (walk->last_offset < 0 || extent->last_offset == walk->last_offset) &&
+           (walk->position != walk->start || extent->last_offset >= walk->offset);
 }
 
 typedef enum { GOES_ON, ARRIVED, WRONG } Step;
@@ -63,20 +58,18 @@ static Step walk_window(Walk *walk, const uint8_t *buffer, int64_t got, size_t *
 {
     int64_t at = 0, passed = 0;
     for (; got - at >= HEADER_SIZE; passed++) {
-        const uint8_t *header = buffer + at;
-        if (!may_be(walk, header))
+        Extent extent;
+        if (!may_be(walk, buffer + at, &extent))
             return WRONG;
-        int64_t size = (int64_t)(int32_t)big_endian(header + LENGTH_AT, 4) + LOG_OVERHEAD;
-        bool enough = size > walk->stop - walk->position || walk->most <= 0;
+        bool enough = extent.size > walk->stop - walk->position || walk->most <= 0;
         if (enough && walk->position >= walk->start &&
             !(walk->min_one && walk->position == walk->start))
             return ARRIVED;
-        walk->next_offset = (int64_t)big_endian(header + BASE_OFFSET_AT, 8) +
-                            (int32_t)big_endian(header + LAST_DELTA_AT, 4) + 1;
+        walk->next_offset = extent.last_offset + 1;
         walk->last_offset = -1;
         walk->most--;
-        walk->position += size;
-        at += size;
+        walk->position += extent.size;
+        at += extent.size;
     }
     *wanted = at >= SPARSE * passed ? HEADER_SIZE : WINDOW;
     return GOES_ON;

@@ -67,12 +67,9 @@ static int intake_clear(PyObject *object)
 
 static void intake_dealloc(PyObject *object)
 {
-    PyTypeObject *type = Py_TYPE(object);
     PyObject_GC_UnTrack(object);
     intake_clear(object);
-    freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
-    release(object);
-    Py_DECREF(type);
+    free_object(object);
 }
 
 static PyObject *intake_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)

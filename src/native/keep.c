@@ -142,11 +142,7 @@ static PyObject *retained(OffsetMap *self, State *state, Cursor cursor, int64_t 
     Choice choice;
     Progress progress = choose(self, terms, cursor, count, marks, &choice);
     PyObject *result = NULL;
-    if (progress.fault) {
-        set_fault(state, progress.taken, progress.fault);
-    } else if (progress.rest) {
-        set_rest(state);
-    } else {
+    if (sound(state, progress.taken, progress.fault, progress.rest)) {
         bool rebase = choice.tombstones && terms->horizon >= 0;
         PyObject *made = choice.kept == count && !rebase
                              ? Py_NewRef(Py_None)

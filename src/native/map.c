@@ -97,31 +97,6 @@ bool enter(OffsetMap *self)
     return true;
 }
 
-static bool offset_argument(PyObject *argument, int64_t *offset)
-{
-    if (!int64_argument(argument, offset))
-        return false;
-    if (*offset >= 0 && *offset < INT64_MAX)
-        return true;
-    PyErr_SetString(PyExc_ValueError, "no offset of a record");
-    return false;
-}
-
-static PyObject *map_put(PyObject *object, PyObject *const *args, Py_ssize_t nargs)
-{
-    OffsetMap *self = (OffsetMap *)object;
-    int64_t offset;
-    Py_buffer key;
-    if (!argument_count("put", nargs, 2) || !offset_argument(args[1], &offset) ||
-        PyObject_GetBuffer(args[0], &key, PyBUF_SIMPLE) < 0)
-        return NULL;
-    PyObject *done = NULL;
-    if (enter(self))
-        done = PyBool_FromLong(put(self, hash_key(self, field_over(&key)), offset));
-    PyBuffer_Release(&key);
-    return done;
-}
-
 static PyObject *map_get(PyObject *object, PyObject *argument)
 {
     OffsetMap *self = (OffsetMap *)object;
@@ -157,26 +132,9 @@ static PyObject *map_put_records(PyObject *object, PyObject *const *args, Py_ssi
         PyEval_RestoreThread(thread);
     self->busy = false;
     PyBuffer_Release(&data);
-    if (progress.fault) {
-        set_fault(state, progress.taken, progress.fault);
+    if (!sound(state, progress.taken, progress.fault, progress.rest))
         return NULL;
-    }
-    if (progress.rest) {
-        set_rest(state);
-        return NULL;
-    }
     return PyLong_FromLongLong(progress.taken);
-}
-
-static PyObject *map_clear(PyObject *object, PyObject *Py_UNUSED(none))
-{
-    OffsetMap *self = (OffsetMap *)object;
-    if (!enter(self))
-        return NULL;
-    if (self->used)
-        memset(self->slots, 0, self->slot_count * sizeof(Slot));
-    self->used = 0;
-    return Py_NewRef(Py_None);
 }
 
 static PyObject *map_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
@@ -238,13 +196,11 @@ static PyGetSetDef map_getset[] = {
 };
 
 static PyMethodDef map_methods[] = {
-    {"put", (PyCFunction)(void (*)(void))map_put, METH_FASTCALL, NULL},
     {"get", map_get, METH_O, NULL},
     {"put_records", (PyCFunction)(void (*)(void))map_put_records, METH_FASTCALL, NULL},
     {"retain", (PyCFunction)(void (*)(void))map_retain, METH_FASTCALL, NULL},
     {"put_plain", (PyCFunction)(void (*)(void))map_put_plain, METH_FASTCALL, NULL},
     {"retain_plain", (PyCFunction)(void (*)(void))map_retain_plain, METH_FASTCALL, NULL},
-    {"clear", map_clear, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 

@@ -19,10 +19,14 @@ static const char *const FAULTS[] = {
     [WRONG_OFFSET] = "its offset is not its place in the batch",
 };
 
-void set_fault(State *state, int64_t index, Fault fault)
+bool sound(State *state, int64_t index, Fault fault, bool rest)
 {
-    PyErr_Format(state->parse_error, "record %lld is malformed: %s", (long long)index,
-                 FAULTS[fault]);
+    if (fault)
+        PyErr_Format(state->parse_error, "record %lld is malformed: %s", (long long)index,
+                     FAULTS[fault]);
+    else if (rest)
+        PyErr_SetString(state->parse_error, "more follows the last record of the batch");
+    return !fault && !rest;
 }
 
 bool plausible_count(State *state, int64_t count, Py_ssize_t size)
@@ -32,11 +36,6 @@ bool plausible_count(State *state, int64_t count, Py_ssize_t size)
     PyErr_Format(state->parse_error, "%zd bytes cannot hold %lld records", size,
                  (long long)count);
     return false;
-}
-
-void set_rest(State *state)
-{
-    PyErr_SetString(state->parse_error, "more follows the last record of the batch");
 }
 
 bool int64_argument(PyObject *argument, int64_t *number)
@@ -194,11 +193,8 @@ static PyObject *decode_section(State *state, Cursor cursor, int64_t count, int6
         return NULL;
     for (int64_t i = 0; i < count; i++) {
         RecordView view;
-        Fault fault = read_record(&cursor, &view);
-        if (fault) {
-            set_fault(state, i, fault);
+        if (!sound(state, i, read_record(&cursor, &view), false))
             goto failed;
-        }
         int64_t timestamp =
             append_time ? *append_time : wrapping_sum(base_timestamp, view.time_delta);
         PyObject *record = new_record(state, &view, base_offset, timestamp);
@@ -206,9 +202,8 @@ static PyObject *decode_section(State *state, Cursor cursor, int64_t count, int6
             goto failed;
         PyList_SetItem(records, (Py_ssize_t)i, record);
     }
-    if (cursor.at == cursor.end)
+    if (sound(state, count, FINE, cursor.at < cursor.end))
         return records;
-    set_rest(state);
 failed:
     Py_DECREF(records);
     return NULL;
@@ -252,7 +247,7 @@ static PyMethodDef functions[] = {
     {"place_keys", (PyCFunction)(void (*)(void))place_keys, METH_FASTCALL, NULL},
     {"append_rows", (PyCFunction)(void (*)(void))append_rows, METH_FASTCALL, NULL},
     {"siphash", siphash_digest, METH_VARARGS, NULL},
-    {"crc32c_both_ways", crc32c_both_ways, METH_O, NULL},
+    {"crc32c_of", crc32c_of, METH_O, NULL},
     {NULL, NULL, 0, NULL},
 };
 

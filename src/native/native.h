@@ -165,11 +165,9 @@ Fault read_body(Cursor body, RecordView *record);
 /* Whether a section of `size` bytes may hold this many records; if not, ParseError is set. */
 bool plausible_count(State *state, int64_t count, Py_ssize_t size);
 
-/* Sets ParseError for what is wrong with the record at `index`. */
-void set_fault(State *state, int64_t index, Fault fault);
-
-/* Sets ParseError for bytes behind the last record. */
-void set_rest(State *state);
+/* Whether records were read without a fault, and no bytes follow them; if not, ParseError is set
+ * for the record at `index`, or for the rest. */
+bool sound(State *state, int64_t index, Fault fault, bool rest);
 
 /* An argument that must be a number of 64 bits; otherwise false, with an exception set. */
 bool int64_argument(PyObject *argument, int64_t *number);
@@ -289,10 +287,12 @@ bool builder_add(PyObject *builder, int64_t timestamp, PyObject *key, PyObject *
 
 /* Once, before `crc32c`. */
 void prepare_crc32c(void);
-uint32_t crc32c(const uint8_t *data, size_t size);
 
-/* crc32c_both_ways(data), for tests: as above, by tables, and whether these differ in their way. */
-PyObject *crc32c_both_ways(PyObject *module, PyObject *data);
+/* False with an exception set. Other threads may run meanwhile. */
+bool crc32c(const State *state, const uint8_t *data, Py_ssize_t size, uint32_t *crc);
+
+/* crc32c_of(data), for tests: as above, and whether the processor does it for a few bytes. */
+PyObject *crc32c_of(PyObject *module, PyObject *data);
 
 /* The header of the batch that begins here, as Python has it. */
 PyObject *header_tuple(State *state, const uint8_t *at);

@@ -13,9 +13,8 @@
 
 typedef struct {
     const uint8_t *start;
+    Extent extent;
     Py_ssize_t size;
-    int64_t base_offset;
-    int64_t last_offset;
     int64_t base_timestamp;
     int64_t max_timestamp;
     int64_t count;
@@ -23,30 +22,26 @@ typedef struct {
     Cursor records;
 } Batch;
 
-/* Whether a plain batch lies at the cursor, whole. */
-static bool plain_batch(Cursor cursor, int64_t next_offset, Batch *batch)
+/* Whether a plain batch lies at the cursor, whole; false with an exception set if that failed. */
+static bool plain_batch(const State *state, Cursor cursor, int64_t next_offset, Batch *batch)
 {
     const uint8_t *at = cursor.at;
-    if (cursor.end - at < HEADER_SIZE)
+    if (cursor.end - at < HEADER_SIZE ||
+        !batch_fits(at, cursor.end - at, next_offset, &batch->extent))
         return false;
-    int64_t length = (int32_t)big_endian(at + LENGTH_AT, 4);
-    int64_t delta = (int32_t)big_endian(at + LAST_DELTA_AT, 4);
     batch->start = at;
-    batch->size = (Py_ssize_t)length + LOG_OVERHEAD;
-    batch->base_offset = (int64_t)big_endian(at + BASE_OFFSET_AT, 8);
-    batch->last_offset = wrapping_sum(batch->base_offset, delta);
-    batch->attributes = (uint16_t)big_endian(at + ATTRIBUTES_AT, 2);
-    batch->base_timestamp = (int64_t)big_endian(at + BASE_TIMESTAMP_AT, 8);
-    batch->max_timestamp = (int64_t)big_endian(at + MAX_TIMESTAMP_AT, 8);
-    batch->count = (int32_t)big_endian(at + COUNT_AT, 4);
-    if (batch->size < HEADER_SIZE || batch->size > cursor.end - at ||
-        at[MAGIC_AT] != BATCH_MAGIC || delta < 0 || batch->base_offset < next_offset || batch->last_offset < batch->base_offset ||
-        batch->last_offset == INT64_MAX || batch->attributes & NOT_PLAIN || batch->count < 1 ||
+    batch->size = (Py_ssize_t)batch->extent.size;
+    batch->attributes = (uint16_t)int16_at(at + ATTRIBUTES_AT);
+    batch->base_timestamp = int64_at(at + BASE_TIMESTAMP_AT);
+    batch->max_timestamp = int64_at(at + MAX_TIMESTAMP_AT);
+    batch->count = int32_at(at + COUNT_AT);
+    if (batch->attributes & NOT_PLAIN || batch->count < 1 ||
         batch->count > (batch->size - HEADER_SIZE) / MIN_RECORD_BYTES)
         return false;
     batch->records = (Cursor){at + HEADER_SIZE, at + batch->size};
-    return crc32c(at + CRC_START, (size_t)(batch->size - CRC_START)) ==
-           (uint32_t)big_endian(at + CRC_AT, 4);
+    uint32_t crc;
+    return crc32c(state, at + CRC_START, batch->size - CRC_START, &crc) &&
+           crc == (uint32_t)big_endian(at + CRC_AT, 4);
 }
 
 static bool place_argument(PyObject *argument, const Py_buffer *view, Py_ssize_t *place)
@@ -62,20 +57,22 @@ static bool place_argument(PyObject *argument, const Py_buffer *view, Py_ssize_t
 
 /* ---- the first reading ---- */
 
-static PyObject *put_walk(OffsetMap *self, Cursor cursor, const uint8_t *origin,
-                          int64_t next_offset, int64_t start_offset)
+static PyObject *put_walk(const State *state, OffsetMap *self, Cursor cursor,
+                          const uint8_t *origin, int64_t next_offset, int64_t start_offset)
 {
     Batch batch;
-    while (plain_batch(cursor, next_offset, &batch)) {
-        if (batch.last_offset >= start_offset) {
+    while (plain_batch(state, cursor, next_offset, &batch)) {
+        if (batch.extent.last_offset >= start_offset) {
             Progress progress = put_section(
-                self, (Section){batch.records, batch.count, batch.base_offset, start_offset});
+                self, (Section){batch.records, batch.count, batch.extent.base_offset, start_offset});
             if (progress.taken < batch.count || progress.rest)
                 break;
         }
         cursor.at += batch.size;
-        next_offset = batch.last_offset + 1;
+        next_offset = batch.extent.last_offset + 1;
     }
+    if (PyErr_Occurred() != NULL)
+        return NULL;
     return Py_BuildValue("(nL)", (Py_ssize_t)(cursor.at - origin), (long long)next_offset);
 }
 
@@ -92,7 +89,10 @@ PyObject *map_put_plain(PyObject *object, PyObject *const *args, Py_ssize_t narg
     PyObject *result = NULL;
     if (place_argument(args[1], &data, &at) && enter(self)) {
         Cursor all = cursor_over(&data);
-        result = put_walk(self, (Cursor){all.at + at, all.end}, all.at, next_offset, start_offset);
+        self->busy = true;
+        result = put_walk(PyType_GetModuleState(Py_TYPE(object)), self,
+                          (Cursor){all.at + at, all.end}, all.at, next_offset, start_offset);
+        self->busy = false;
     }
     PyBuffer_Release(&data);
     return result;
@@ -143,9 +143,9 @@ static bool is_needed(const Plan *plan, const Batch *batch)
     while (low < high) {
         Py_ssize_t middle = (low + high) / 2;
         int64_t offset = needed_at(plan, middle);
-        if (offset == batch->last_offset)
+        if (offset == batch->extent.last_offset)
             return true;
-        if (offset < batch->last_offset)
+        if (offset < batch->extent.last_offset)
             low = middle + 1;
         else
             high = middle;
@@ -159,12 +159,12 @@ static bool note(Sink *sink, const Plan *plan, const Batch *batch, int64_t max_t
 {
     if (max_timestamp > sink->max_timestamp) {
         sink->max_timestamp = max_timestamp;
-        sink->max_timestamp_offset = batch->last_offset;
+        sink->max_timestamp_offset = batch->extent.last_offset;
     }
     if (sink->since_index > plan->interval) {
         sink->since_index = 0;
         PyObject *entry = Py_BuildValue(
-            "(LLnLL)", (long long)batch->base_offset, (long long)batch->last_offset,
+            "(LLnLL)", (long long)batch->extent.base_offset, (long long)batch->extent.last_offset,
             (Py_ssize_t)(sink->at - sink->start), (long long)sink->max_timestamp,
             (long long)sink->max_timestamp_offset);
         if (entry == NULL || PyList_Append(sink->entries, entry) < 0) {
@@ -178,8 +178,8 @@ static bool note(Sink *sink, const Plan *plan, const Batch *batch, int64_t max_t
     return true;
 }
 
-static void put_header(uint8_t *out, Py_ssize_t size, const Batch *batch, const Choice *choice,
-                       int64_t horizon, int64_t *max_timestamp)
+static bool put_header(const State *state, uint8_t *out, Py_ssize_t size, const Batch *batch,
+                       const Choice *choice, int64_t horizon, int64_t *max_timestamp)
 {
     memcpy(out, batch->start, HEADER_SIZE);
     put_big_endian(out + LENGTH_AT, 4, (uint64_t)(size - LOG_OVERHEAD));
@@ -191,7 +191,11 @@ static void put_header(uint8_t *out, Py_ssize_t size, const Batch *batch, const 
         batch->attributes & LOG_APPEND_TIME ? batch->max_timestamp : choice->max_timestamp;
     put_big_endian(out + MAX_TIMESTAMP_AT, 8, (uint64_t)*max_timestamp);
     put_big_endian(out + COUNT_AT, 4, (uint64_t)choice->kept);
-    put_big_endian(out + CRC_AT, 4, crc32c(out + CRC_START, (size_t)(size - CRC_START)));
+    uint32_t crc;
+    if (!crc32c(state, out + CRC_START, size - CRC_START, &crc))
+        return false;
+    put_big_endian(out + CRC_AT, 4, crc);
+    return true;
 }
 
 typedef enum { DONE, HAND_OVER, FULL, FAILED } Outcome;
@@ -204,11 +208,11 @@ static Outcome copy_batch(Sink *sink, const Plan *plan, const Batch *batch)
     return note(sink, plan, batch, batch->max_timestamp, batch->size) ? DONE : FAILED;
 }
 
-static Outcome keep_of(OffsetMap *self, Sink *sink, const Plan *plan, const Batch *batch,
-                       uint8_t *marks, Tally *tally)
+static Outcome keep_of(const State *state, OffsetMap *self, Sink *sink, const Plan *plan,
+                       const Batch *batch, uint8_t *marks, Tally *tally)
 {
     bool set = batch->attributes & DELETE_HORIZON;
-    Terms terms = {batch->base_offset, plan->latest_offset, batch->base_timestamp,
+    Terms terms = {batch->extent.base_offset, plan->latest_offset, batch->base_timestamp,
                    set ? -1 : plan->horizon, set && batch->base_timestamp <= plan->now};
     Choice choice;
     Progress progress = choose(self, &terms, batch->records, batch->count, marks, &choice);
@@ -230,14 +234,16 @@ static Outcome keep_of(OffsetMap *self, Sink *sink, const Plan *plan, const Batc
         put_kept(sink->at + HEADER_SIZE, batch->records, batch->count, marks, &terms, rebase);
     Py_ssize_t size = end - sink->at;
     int64_t max_timestamp;
-    put_header(sink->at, size, batch, &choice, rebase ? terms.horizon : -1, &max_timestamp);
+    if (!put_header(state, sink->at, size, batch, &choice, rebase ? terms.horizon : -1,
+                    &max_timestamp))
+        return FAILED;
     tally->kept += choice.kept;
     return note(sink, plan, batch, max_timestamp, size) ? DONE : FAILED;
 }
 
 /* False with an exception set. */
-static bool retain_walk(OffsetMap *self, Cursor *cursor, int64_t *next_offset, Sink *sink,
-                        const Plan *plan, Tally *tally)
+static bool retain_walk(const State *state, OffsetMap *self, Cursor *cursor, int64_t *next_offset,
+                        Sink *sink, const Plan *plan, Tally *tally)
 {
     Py_ssize_t room = cursor->end - cursor->at;
     uint8_t *marks = PyMem_Malloc((size_t)room / MIN_RECORD_BYTES + 1);
@@ -247,22 +253,22 @@ static bool retain_walk(OffsetMap *self, Cursor *cursor, int64_t *next_offset, S
     }
     Batch batch;
     Outcome outcome = DONE;
-    while (outcome == DONE && plain_batch(*cursor, *next_offset, &batch)) {
-        if (batch.base_offset > plan->latest_offset) {
+    while (outcome == DONE && plain_batch(state, *cursor, *next_offset, &batch)) {
+        if (batch.extent.base_offset > plan->latest_offset) {
             outcome = copy_batch(sink, plan, &batch);
             tally->kept += outcome == DONE ? batch.count : 0;
         } else {
-            outcome = keep_of(self, sink, plan, &batch, marks, tally);
+            outcome = keep_of(state, self, sink, plan, &batch, marks, tally);
         }
         if (outcome == DONE) {
             tally->read += batch.count;
             cursor->at += batch.size;
-            *next_offset = batch.last_offset + 1;
+            *next_offset = batch.extent.last_offset + 1;
         }
     }
     PyMem_Free(marks);
     tally->full = outcome == FULL;
-    return outcome != FAILED;
+    return PyErr_Occurred() == NULL;
 }
 
 static PyObject *retain_in(OffsetMap *self, PyObject *const *args, const Py_buffer *data,
@@ -290,7 +296,11 @@ static PyObject *retain_in(OffsetMap *self, PyObject *const *args, const Py_buff
     Tally tally = {0};
     if (sink.entries == NULL)
         return NULL;
-    if (!retain_walk(self, &cursor, &next_offset, &sink, &plan, &tally)) {
+    self->busy = true;
+    bool done = retain_walk(PyType_GetModuleState(Py_TYPE((PyObject *)self)), self, &cursor,
+                            &next_offset, &sink, &plan, &tally);
+    self->busy = false;
+    if (!done) {
         Py_DECREF(sink.entries);
         return NULL;
     }

@@ -34,12 +34,22 @@ def test_a_step_that_is_not_done_when_time_is_up_is_ended_and_is_no_failure(tmp_
     assert search([endless, shell("never", "exit 1")], tmp_path, time.monotonic()) == []
 
 
+def test_what_a_step_printed_until_time_was_up_is_kept_and_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    talker = shell("talker", "echo seed 7 failed; sleep 1000")
+    assert search([talker], tmp_path, time.monotonic() + 1) == []
+    (kept,) = tmp_path.iterdir()
+    assert kept.read_text() == "seed 7 failed\n"
+    assert str(kept) in capsys.readouterr().out
+
+
 def test_every_play_of_the_simulator_has_new_seeds_in_each_round() -> None:
     assert PLAYS.keys() == run.PLAYS.keys()
 
 
 def test_rounds_differ_and_their_tests_exist() -> None:
-    a_round = 2 + len(PLAYS)
+    a_round = 2 + 2 * len(PLAYS)
     steps = list(itertools.islice(rounds(random.Random(1)), 2 * a_round))
     assert [step.name for step in steps].count("mutants") == 1
     commands = [tuple(step.command) for step in steps if step.name != "fuzz"]

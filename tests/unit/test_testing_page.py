@@ -1,12 +1,12 @@
-"""The page on testing and the kit say the same."""
+"""The page on testing and `scriba.testing` say the same."""
 
 import inspect
 import re
 from pathlib import Path
 
 import scriba.testing
-from scriba.testing import kit, plugin
-from scriba.testing.kit import Broker, Clock
+from scriba.testing import embedded, plugin
+from scriba.testing.embedded import Broker, Clock
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "testing.md").read_text()
 REFERENCE = PAGE.partition("## Reference")[2]
@@ -43,7 +43,7 @@ def test_every_fixture_and_option_is_on_the_page() -> None:
 
 
 def test_what_differs_from_kafka_is_told() -> None:
-    assert set(kit.QUICK) == {
+    assert set(embedded.TEST_SETTINGS) == {
         "listeners",
         "group.initial.rebalance.delay.ms",
         "offsets.topic.num.partitions",

@@ -131,7 +131,7 @@ class Node:
         self.controller_listeners: list[Bound] = []
         self.cluster_id = ""
         self.fast_paths = settings.scriba_fast_paths
-        """Whether a request that repeats an earlier one may be answered without its handler."""
+        """Whether a request of the usual kind may be answered without its handler."""
         self._handlers_asked = False
         self.departures: int = 0
         """Counts what went away: topics of the cluster, and replicas here."""

@@ -21,7 +21,7 @@ _SECURITY: Final = "TLS and SASL"
 HIGH: Final = Importance.HIGH
 LOW: Final = Importance.LOW
 
-ELSEWHERE: Final[dict[str, str]] = {
+UNSUPPORTED: Final[dict[str, str]] = {
     **dict.fromkeys(
         ("send.buffer.bytes", "receive.buffer.bytes"),
         "the kernel sizes socket buffers itself; leave it out",
@@ -201,7 +201,7 @@ class ClientSettings(Settings):
         official = name if dotted else name.replace("_", ".")
         found = cls.table.get(official)
         if found is None:
-            reason = ELSEWHERE.get(official)
+            reason = UNSUPPORTED.get(official)
             names = cls.table if dotted else [s.attribute for s in cls.table.values()]
             raise ConfigError(name, reason or f"no such setting{did_you_mean(name, names)}")
         return found

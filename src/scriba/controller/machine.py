@@ -20,7 +20,7 @@ from scriba.controller.image import BROKER, BrokerImage, ClusterImage, Delta
 from scriba.controller.partitions import elections, isr, reassignments, unclean
 from scriba.controller.partitions.balancing import Balancer
 from scriba.controller.partitions.preferred_leaders import LeaderRebalance
-from scriba.controller.partitions.unclean import Choice, Place, Question
+from scriba.controller.partitions.unclean import Choice, Question, TopicIdPartition
 from scriba.controller.plans import Step
 from scriba.controller.state import BrokerNews, Ends, Result, Session, State
 from scriba.errors import ErrorCode, KafkaError
@@ -221,14 +221,16 @@ class Controller:
             return unclean.questions_of(self.state, request)
         return unclean.take_questions(self.state)
 
-    def note_answers(self, asked: Iterable[Question], answers: Mapping[Place, Ends]) -> None:
+    def note_answers(
+        self, asked: Iterable[Question], answers: Mapping[TopicIdPartition, Ends]
+    ) -> None:
         """What replicas said, for the administrator's election that comes next."""
         unclean.note_answers(self.state, answers, asked)
 
     def elect_unclean(
         self,
         asked: Sequence[Question],
-        answers: Mapping[Place, Ends],
+        answers: Mapping[TopicIdPartition, Ends],
         told: list[Choice],
         now: Instant,
     ) -> Iterable[Step]:

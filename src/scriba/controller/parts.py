@@ -6,7 +6,7 @@ None of these values is ever altered; a change makes a new one.
 from collections.abc import Callable, Iterable
 from typing import Any, Final, NamedTuple
 
-from scriba.placement.spreading import Place
+from scriba.placement.spreading import BrokerLocation
 from scriba.wire.messages.stored import (
     BrokerEndpoint,
     BrokerFeature,
@@ -151,9 +151,9 @@ class BrokerImage(NamedTuple):
         return not self.fenced and not self.in_controlled_shutdown
 
     @property
-    def place(self) -> Place:
+    def place(self) -> BrokerLocation:
         """Its rack and machine; the host is the one that its first listener advertises."""
-        return Place(self.id, self.listeners[0].host if self.listeners else "", self.rack)
+        return BrokerLocation(self.id, self.listeners[0].host if self.listeners else "", self.rack)
 
     @property
     def takes_new(self) -> bool:

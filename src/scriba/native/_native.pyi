@@ -7,5 +7,5 @@ SOURCES: Final[str]
 def siphash(seed: bytes, data: bytes, /) -> bytes:
     """The hash of its OffsetMap."""
 
-def crc32c_both_ways(data: bytes, /) -> tuple[int, int, bool]:
-    """The checksum, the same by tables, and whether the processor made the first."""
+def crc32c_of(data: bytes, /) -> tuple[int, bool]:
+    """The checksum, and whether the processor has instructions for it."""

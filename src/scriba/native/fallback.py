@@ -356,12 +356,6 @@ class Builder:
         self.count += 1
         return len(self._buffer)
 
-    def extend(self, records: Iterable[Record], /) -> int:
-        """Adds records, whatever offsets they have; the size of all."""
-        for _, timestamp, key, value, headers in records:
-            self.append(timestamp, key, value, headers)
-        return len(self._buffer)
-
     def take(self) -> bytearray:
         """Hands over what was built and begins anew."""
         taken = self._buffer
@@ -448,10 +442,8 @@ class OffsetMap:
     def __len__(self) -> int:
         return len(self._offsets)
 
-    def put(self, key: Buffer, offset: int, /) -> bool:
+    def _put(self, key: Buffer, offset: int) -> bool:
         """Remembers where a key was written; False when it is new and there is no room for it."""
-        if not 0 <= offset < _MAX_INT64:
-            raise ValueError("no offset of a record")
         hashed = self._hash(key)
         if len(self._offsets) >= self.capacity and hashed not in self._offsets:
             return False
@@ -479,7 +471,7 @@ class OffsetMap:
                 )
             if key_size < 0 or offset < start_offset:
                 continue
-            if not self.put(data[key_at : key_at + key_size], offset):
+            if not self._put(data[key_at : key_at + key_size], offset):
                 return index
         _check_rest(len(data) - pos)
         return count
@@ -570,9 +562,6 @@ class OffsetMap:
         """
         state = (since_index, max_timestamp, max_timestamp_offset)
         return at, next_offset, used, 0, 0, False, False, *state, []
-
-    def clear(self) -> None:
-        self._offsets.clear()
 
 
 def check_lz4(

@@ -24,7 +24,7 @@ from collections.abc import Collection, Generator, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
-from scriba.placement.spreading import Place, shared
+from scriba.placement.spreading import BrokerLocation, shared
 from scriba.settings.placement import ReplicaPlacement
 
 K = TypeVar("K", bound=tuple[str, int])
@@ -50,7 +50,7 @@ class Facts(Generic[K]):
     """As it is, or will be when what is under way is done."""
     sizes: Mapping[K, int]
     """Bytes of one replica."""
-    places: Mapping[int, Place]
+    places: Mapping[int, BrokerLocation]
     """Brokers that live, and may be given replicas unless they are closed."""
     racks: Mapping[int, str | None] = field(default_factory=dict)
     """Where all brokers are, those that are given none as well."""

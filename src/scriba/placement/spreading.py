@@ -1,8 +1,8 @@
 """What replicas of one partition should not share: a rack, then a machine.
 
-The one rule for new partitions (`controller.placement`) and for moves (`placement.planning`). Nodes
-that advertise one host are one machine, and brokers without a rack are one rack. Sharing is never a
-reason to refuse: where there is nothing else, replicas share.
+The one rule for new partitions (`controller.partitions.placement`) and for moves
+(`placement.planning`). Nodes that advertise one host are one machine, and brokers without a rack
+are one rack. Sharing is never a reason to refuse: where there is nothing else, replicas share.
 """
 
 from collections.abc import Iterable, Sequence
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class BrokerLocation:
     """A broker, as far as it matters where replicas go."""
 
     id: int
@@ -18,7 +18,7 @@ class Place:
     rack: str | None = None
 
 
-def shared(own: Place, others: Iterable[Place]) -> tuple[int, int]:
+def shared(own: BrokerLocation, others: Iterable[BrokerLocation]) -> tuple[int, int]:
     """With how many of the others a place shares its rack, and with how many its machine.
 
     The less of two is the better place.
@@ -30,7 +30,7 @@ def shared(own: Place, others: Iterable[Place]) -> tuple[int, int]:
     return racks, machines
 
 
-def by_turns(places: Sequence[Place]) -> list[Place]:
+def by_turns(places: Sequence[BrokerLocation]) -> list[BrokerLocation]:
     """The same places as a ring on which those of one machine are as far apart as they can be.
 
     The largest machine has one in each of as many rows as it has brokers; the other machines fill
@@ -41,7 +41,7 @@ def by_turns(places: Sequence[Place]) -> list[Place]:
     largest machine's: up to there replicas can be on different machines *and* as many on each
     broker, and on the ring they are.
     """
-    machines: dict[str, list[Place]] = {}
+    machines: dict[str, list[BrokerLocation]] = {}
     for place in places:
         machines.setdefault(place.host, []).append(place)
     if len(machines) in (0, 1, len(places)):

@@ -182,7 +182,8 @@ def encode_batch(
 ) -> bytearray:
     """One batch of these records in their order; their offsets follow from `base_offset`."""
     builder = implementation.chosen.Builder(HEADER_SIZE)
-    builder.extend(records)
+    for _, timestamp, key, value, headers in records:
+        builder.append(timestamp, key, value, headers)
     return build_batch(
         builder,
         base_offset=base_offset,

@@ -12,8 +12,8 @@ simulator of whole nodes.
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from scriba.testing.kit import Broker, Clock
-    from scriba.testing.kit import Broker as broker
+    from scriba.testing.embedded import Broker, Clock
+    from scriba.testing.embedded import Broker as broker
     from scriba.testing.model import Group, Record, Transaction
 
 __all__ = ["Broker", "Clock", "Group", "Record", "Transaction", "broker"]
@@ -22,9 +22,9 @@ __all__ = ["Broker", "Clock", "Group", "Record", "Transaction", "broker"]
 def __getattr__(name: str) -> Any:
     # Loaded when used: pytest imports this package in every run, also of those who do not.
     if name in ("Broker", "Clock", "broker"):
-        from scriba.testing import kit
+        from scriba.testing import embedded
 
-        return kit.Clock if name == "Clock" else kit.Broker
+        return embedded.Clock if name == "Clock" else embedded.Broker
     if name in __all__:
         from scriba.testing import model
 

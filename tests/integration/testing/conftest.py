@@ -1,4 +1,4 @@
-"""Brokers of the kit, in both homes."""
+"""Brokers of `scriba.testing`, on a thread of this process and in a process of their own."""
 
 from collections.abc import Iterator
 

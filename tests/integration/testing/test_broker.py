@@ -1,4 +1,4 @@
-"""The kit's broker: in a moment there, alone, and gone without a trace."""
+"""A broker of `scriba.testing`: in a moment there, alone, and gone without a trace."""
 
 import asyncio
 import gc
@@ -225,7 +225,7 @@ def test_who_waits_for_records_waits_through_a_restart(
             pass
         assert all(waiting.done() or turns.acquire(timeout=60) for _ in range(2))
 
-    monkeypatch.setattr("scriba.testing.kit.until", until)
+    monkeypatch.setattr("scriba.testing.embedded.until", until)
     broker.produce("orders", "one")
     with ThreadPoolExecutor() as thread:
         waiting = thread.submit(broker.records, "orders", at_least=2, timeout=300)

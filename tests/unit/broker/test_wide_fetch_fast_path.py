@@ -27,8 +27,8 @@ VERSIONS = range(4, 19)
 TOPICS = {"a": 4, "b": 2}
 ADDRESS = ("127.0.0.1", 9092)
 
-Place = tuple[str, int]
-Offsets = Mapping[Place, int]
+TopicPartition = tuple[str, int]
+Offsets = Mapping[TopicPartition, int]
 
 EVERYWHERE: Offsets = {(topic, index): 0 for topic, n in TOPICS.items() for index in range(n)}
 
@@ -125,7 +125,7 @@ class Consumer:
         return self
 
     async def ask(
-        self, asked: Offsets, forgotten: Sequence[Place] = (), **how: Any
+        self, asked: Offsets, forgotten: Sequence[TopicPartition] = (), **how: Any
     ) -> fetch.FetchResponse:
         request = self.log.request(asked, self.version, **how)
         request.forgotten_topics_data = [
@@ -270,7 +270,7 @@ def test_a_partition_without_news_is_told_anew_after_each_change(
     ids=str,
 )
 def test_an_error_of_one_partition_is_told_by_the_handler_beside_the_others(
-    in_a_node: InANode, asked: dict[Place, int], how: dict[str, Any], code: ErrorCode
+    in_a_node: InANode, asked: dict[TopicPartition, int], how: dict[str, Any], code: ErrorCode
 ) -> None:
     async def script(node: Node, world: ProcessWorld) -> None:
         both = await Both.open(await Log(node, world).filled())

@@ -19,7 +19,7 @@ from scriba.cli.problems import CommandError, Misuse
 from scriba.client import Endpoint, QuorumDescription, QuorumReplica, TopicPartition
 from scriba.config import StartError
 from scriba.placement.planning import Facts
-from scriba.placement.spreading import Place
+from scriba.placement.spreading import BrokerLocation
 
 CLUSTER = Found("the cluster", frozenset({1, 2, 4}), ("127.0.0.1:9001", "127.0.0.1:9002"))
 
@@ -236,7 +236,7 @@ def sized(
     """The replicas of those partitions that get others."""
     found = {at(n): replicas for n, replicas in enumerate(placed)}
     in_sync = {**found, **{at(n): those for n, those in (isr or {}).items()}}
-    places = {n: Place(n, f"host{n}") for n in range(1, brokers + 1)}
+    places = {n: BrokerLocation(n, f"host{n}") for n in range(1, brokers + 1)}
     plan_ = plan(Facts(found, {}, places), factor, off, in_sync)
     return {where.partition: replicas for where, replicas in plan_.items()}
 

@@ -9,7 +9,7 @@ from scriba.controller.image import ELIGIBLE_VERSION, ClusterImage, Delta, Parti
 from scriba.controller.levels import encode
 from scriba.controller.machine import Controller
 from scriba.controller.partitions.elections import End
-from scriba.controller.partitions.unclean import Choice, Place, Question
+from scriba.controller.partitions.unclean import Choice, Question, TopicIdPartition
 from scriba.controller.plans import Step, in_slices, twice
 from scriba.controller.state import Ends
 from scriba.errors import ErrorCode
@@ -115,7 +115,7 @@ class Cluster:
             appended += decoded
         return appended
 
-    def _asked(self, questions: list[Question]) -> dict[Place, Ends]:
+    def _asked(self, questions: list[Question]) -> dict[TopicIdPartition, Ends]:
         return {
             each.place: Ends(
                 each.leader_epoch,

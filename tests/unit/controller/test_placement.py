@@ -14,7 +14,7 @@ from scriba.controller.image import BrokerImage
 from scriba.controller.partitions.placement import place
 from scriba.controller.parts import Listener
 from scriba.errors import ErrorCode, KafkaError
-from scriba.placement.spreading import Place, by_turns
+from scriba.placement.spreading import BrokerLocation, by_turns
 from scriba.settings.placement import parse
 from scriba.wire.messages.admin import CreatePartitionsRequest, CreatePartitionsTopic
 from scriba.wire.messages.brokers import BrokerRegistrationRequestListener
@@ -134,7 +134,7 @@ def test_one_machine_for_all_is_as_good_as_one_for_each(
     ],
 )
 def test_machines_take_turns_on_the_ring(hosts: str, ring: list[int]) -> None:
-    assert [p.id for p in by_turns([Place(n + 1, h) for n, h in enumerate(hosts)])] == ring
+    assert [p.id for p in by_turns([BrokerLocation(n + 1, h) for n, h in enumerate(hosts)])] == ring
 
 
 def test_a_broker_that_is_away_comes_after_one_on_the_same_machine() -> None:

@@ -409,7 +409,7 @@ def test_what_all_members_know_is_counted_as_they_come_change_and_go() -> None:
     assert not group._knowing, "nothing is kept of members that have gone"
 
 
-Place = tuple[str, int]
+TopicPartition = tuple[str, int]
 PLACES = st.tuples(st.sampled_from("tu"), st.integers(0, 2))
 CHANGES = st.lists(
     st.one_of(
@@ -423,7 +423,7 @@ CHANGES = st.lists(
 
 @given(changes=CHANGES)
 def test_what_is_counted_beside_the_offsets_is_what_there_is(
-    changes: list[tuple[str, int, str, Place]],
+    changes: list[tuple[str, int, str, TopicPartition]],
 ) -> None:
     store = Store()
     for position, (what, producer, group, place) in enumerate(changes):
@@ -436,7 +436,7 @@ def test_what_is_counted_beside_the_offsets_is_what_there_is(
             store.drop_offset(group, place)
         else:
             at_once(store.end_txn(producer, what == "commit"))
-        unstable: dict[str, dict[Place, int]] = {}
+        unstable: dict[str, dict[TopicPartition, int]] = {}
         by_topic: dict[str, dict[str, int]] = {}
         held = [*store.offsets.items()]
         for groups in store.pending.values():

@@ -12,16 +12,11 @@ from scriba.native.arrow import Given, field
 from scriba.native.implementation import Implementation
 from scriba.records.numbers import wrapped
 from scriba.records.record import Record
+from tests.unit.native.sections import section
 
 content = st.none() | st.binary(max_size=80)
 times = st.integers(-(2**63), 2**63 - 1)
 records = st.lists(st.builds(Record, timestamp=times, key=content, value=content), max_size=12)
-
-
-def section(given: list[Record]) -> bytearray:
-    builder = implementation.FALLBACK.Builder()
-    builder.extend(given)
-    return builder.take()
 
 
 def base_time(given: list[Record]) -> int:

@@ -16,6 +16,7 @@ from scriba.errors import ParseError
 from scriba.native import implementation
 from scriba.native.implementation import Implementation
 from scriba.records.record import Record
+from tests.unit.native.sections import section
 
 pytestmark = pytest.mark.usefixtures("chosen")
 
@@ -28,12 +29,6 @@ records = st.lists(
     st.builds(Record, timestamp=INT64, key=content, value=content, headers=headers), max_size=12
 )
 mutations = st.lists(st.tuples(st.integers(0, 2**16), st.integers(0, 255)), max_size=4)
-
-
-def section(given: list[Record]) -> bytearray:
-    builder = implementation.FALLBACK.Builder()
-    builder.extend(given)
-    return builder.take()
 
 
 def presented(

@@ -8,9 +8,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from scriba.errors import ParseError
-from scriba.native import implementation
 from scriba.native.implementation import Implementation
 from scriba.records.record import Record
+from tests.unit.native.sections import section
 
 pytestmark = pytest.mark.usefixtures("chosen")
 
@@ -30,10 +30,8 @@ pieces = st.one_of(
 values = st.lists(st.lists(pieces, max_size=4).map(b"".join), min_size=1, max_size=4)
 
 
-def section(given: list[bytes]) -> bytes:
-    builder = implementation.FALLBACK.Builder()
-    builder.extend([Record(timestamp=0, key=None, value=value) for value in given])
-    return bytes(builder.take())
+def of_values(given: list[bytes]) -> bytes:
+    return bytes(section(Record(timestamp=0, value=value) for value in given))
 
 
 def packed(data: bytes, block: int, **how: bool) -> bytes:
@@ -46,7 +44,7 @@ def packed(data: bytes, block: int, **how: bool) -> bytes:
 def test_records_are_judged_while_they_are_unpacked(
     chosen: Implementation, given: list[bytes], block: int, checksum: bool, size: bool
 ) -> None:
-    data = section(given)
+    data = of_values(given)
     frame = packed(data, block, content_checksum=checksum, store_size=size)
     rules = (len(given), 0, False, *ANY_TIME)
     assert chosen.check_lz4(frame, len(data), *rules) == (0, -1, -1)
@@ -67,7 +65,7 @@ def test_no_bytes_lead_it_astray(
     length: int,
 ) -> None:
     """What it does accept of a broken frame is what the library reads, or it is no records."""
-    data = section(given)
+    data = of_values(given)
     frame = bytearray(packed(data, block)[: length or None])
     for at, flip in changes:
         if frame:
@@ -83,13 +81,13 @@ def test_no_bytes_lead_it_astray(
 
 
 def test_a_frame_that_is_cut_anywhere_is_refused(chosen: Implementation) -> None:
-    frame = packed(section([bytes(range(256)) * 700, b"end"]), 4)
+    frame = packed(of_values([bytes(range(256)) * 700, b"end"]), 4)
     for length in [*range(12), *range(12, len(frame), 97), len(frame) - 1]:
         assert chosen.check_lz4(frame[:length], LARGE, 2, 0, False, *ANY_TIME) is None
 
 
 def test_what_is_wrong_with_the_records_is_told(chosen: Implementation) -> None:
-    frame = packed(section([b"one", b"two"]), 4)
+    frame = packed(of_values([b"one", b"two"]), 4)
     with pytest.raises(ParseError, match="more follows"):
         chosen.check_lz4(frame, LARGE, 1, 0, False, *ANY_TIME)
     with pytest.raises(ParseError, match="record 2"):
@@ -100,7 +98,7 @@ def test_what_is_wrong_with_the_records_is_told(chosen: Implementation) -> None:
 
 def test_frames_that_others_read_are_left_to_them(extension: Implementation) -> None:
     """Linked blocks, and blocks with checksums: Kafka's clients write neither."""
-    data = section([bytes(200_000)])
+    data = of_values([bytes(200_000)])
     for frame in (
         lz4.frame.compress(data, block_linked=True),
         lz4.frame.compress(data, block_linked=False, block_checksum=True),

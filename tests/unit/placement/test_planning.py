@@ -26,7 +26,7 @@ from scriba.placement.planning import (
     loads,
     resize,
 )
-from scriba.placement.spreading import Place
+from scriba.placement.spreading import BrokerLocation
 from scriba.settings.placement import parse
 
 TraceFunction = Callable[[FrameType, str, Any], Any]
@@ -47,7 +47,7 @@ def facts(
         {at(name): replicas for name, replicas in placed.items()},
         {at(name): size for name, size in (sizes or {}).items()},
         {
-            n: Place(n, (hosts or {}).get(n, f"host{n}"), (racks or {}).get(n))
+            n: BrokerLocation(n, (hosts or {}).get(n, f"host{n}"), (racks or {}).get(n))
             for n in range(1, brokers + 1)
             if n not in (gone or {})
         },
@@ -396,7 +396,7 @@ def test_a_plan_over_hundreds_of_brokers_is_made_in_short_steps() -> None:
     placed: Placement[TopicPartition] = {
         at(f"t-{n}"): (old[n % 60], old[(n + 1) % 60]) for n in range(240)
     }
-    places = {n: Place(n, f"host{n}", None) for n in range(1, brokers + 1)}
+    places = {n: BrokerLocation(n, f"host{n}", None) for n in range(1, brokers + 1)}
     lines = longest = 0
 
     def count(frame: FrameType, event: str, _: object) -> TraceFunction:

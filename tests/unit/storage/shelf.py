@@ -21,7 +21,7 @@ from scriba.storage.producers.state import Repeat
 NOW_MS = 1_700_000_000_000
 
 
-class Place(NamedTuple):
+class BatchPosition(NamedTuple):
     """Where a batch went, as an append tells it."""
 
     base_offset: int
@@ -167,11 +167,11 @@ class Shelf:
         for _ in range(1000):
             self.append(log)
 
-    def append(self, log: Log, count: int = 1, *, epoch: int = 0, **more: Any) -> Place:
+    def append(self, log: Log, count: int = 1, *, epoch: int = 0, **more: Any) -> BatchPosition:
         return self.append_batch(log, self.batch(count, **more), epoch)
 
-    def append_batch(self, log: Log, data: bytearray, epoch: int = 0) -> Place:
-        return Place(*log.append(memoryview(data), read_header(data), epoch, self.now))
+    def append_batch(self, log: Log, data: bytearray, epoch: int = 0) -> BatchPosition:
+        return BatchPosition(*log.append(memoryview(data), read_header(data), epoch, self.now))
 
     async def read(
         self, log: Log, offset: int, max_bytes: int = 1 << 20, **more: Any

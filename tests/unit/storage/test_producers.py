@@ -21,7 +21,7 @@ from scriba.settings import TopicSettings
 from scriba.storage.log import Log, Slice
 from scriba.storage.producers.state import AbortedTxn, Producers, Repeat
 from tests.typed import present
-from tests.unit.storage.shelf import Place, Shelf
+from tests.unit.storage.shelf import BatchPosition, Shelf
 
 NEVER = 2**62
 
@@ -233,7 +233,7 @@ def test_every_bit_of_a_snapshot_counts() -> None:
 # ---- through the log, across restarts ----
 
 
-def send(shelf: Shelf, log: Log, sequence: int, count: int = 1, **more: Any) -> Place:
+def send(shelf: Shelf, log: Log, sequence: int, count: int = 1, **more: Any) -> BatchPosition:
     return shelf.append(log, count, producer_id=4, producer_epoch=0, base_sequence=sequence, **more)
 
 

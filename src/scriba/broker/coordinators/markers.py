@@ -71,7 +71,7 @@ TOGETHER_MS: Final = 25
 """Markers that are due within so long are tried again together."""
 SLOW_MS: Final = 50
 """After which an answer is no longer waited for before the next request."""
-LANES: Final = 8
+MOST_IN_FLIGHT: Final = 8
 """Requests to one broker without an answer, each on its own connection."""
 MARKERS_VERSION: Final = 2
 PURPOSE: Final = "markers"
@@ -327,21 +327,21 @@ class TransactionMarkers:
     async def _send_to(self, broker_id: int, queue: MarkerQueue) -> None:
         """All that comes up for a broker while it is asked goes with the next request, which waits
         for the answer to the one before, but not for a slow one."""
-        lanes: dict[asyncio.Task[None], int] = {}
+        in_flight: dict[asyncio.Task[None], int] = {}
         while True:
-            while len(lanes) < LANES and (waiting := queue.take(REMOTE_AT_ONCE)):
+            while len(in_flight) < MOST_IN_FLIGHT and (waiting := queue.take(REMOTE_AT_ONCE)):
                 queue.hold(where for _, where in waiting)
-                lane = min(set(range(LANES)) - set(lanes.values()))
-                work = self._ask_for(broker_id, queue, waiting, lane)
-                asking = self._node.tasks.spawn(work, name=f"markers {lane} for {broker_id}")
-                lanes[asking] = lane
+                slot = min(set(range(MOST_IN_FLIGHT)) - set(in_flight.values()))
+                work = self._ask_for(broker_id, queue, waiting, slot)
+                asking = self._node.tasks.spawn(work, name=f"markers {slot} for {broker_id}")
+                in_flight[asking] = slot
                 await asyncio.wait([asking], timeout=SLOW_MS / 1000)
-                lanes = {task: lane for task, lane in lanes.items() if not task.done()}
-            if not lanes:
+                in_flight = {task: slot for task, slot in in_flight.items() if not task.done()}
+            if not in_flight:
                 break
             changed = queue.changed.wait()
-            await asyncio.wait([*lanes, changed], return_when=asyncio.FIRST_COMPLETED)
-            lanes = {task: lane for task, lane in lanes.items() if not task.done()}
+            await asyncio.wait([*in_flight, changed], return_when=asyncio.FIRST_COMPLETED)
+            in_flight = {task: slot for task, slot in in_flight.items() if not task.done()}
         del self._remote[broker_id]
 
     async def _ask_for(
@@ -349,12 +349,12 @@ class TransactionMarkers:
         broker_id: int,
         queue: MarkerQueue,
         waiting: Sequence[tuple[Ending, TopicPartition]],
-        lane: int,
+        slot: int,
     ) -> None:
         pace = Pace(self._node.world.clock)
         try:
             batch = self._still_led(broker_id, waiting)
-            results = await self._markers_of(broker_id, batch, lane) if batch else ()
+            results = await self._markers_of(broker_id, batch, slot) if batch else ()
         finally:
             queue.release(where for _, where in waiting)
         for ending, where, code in results:
@@ -377,10 +377,10 @@ class TransactionMarkers:
         return batch
 
     async def _markers_of(
-        self, broker_id: int, batch: Batch, lane: int
+        self, broker_id: int, batch: Batch, slot: int
     ) -> Iterator[tuple[Ending, TopicPartition, ErrorCode]]:
         try:
-            purpose = f"{PURPOSE} {lane}" if lane else PURPOSE
+            purpose = f"{PURPOSE} {slot}" if slot else PURPOSE
             response = await self._node.channels.call(broker_id, request_of(batch), purpose=purpose)
         except ClientError as error:
             code = error.code if isinstance(error, BrokerError) else ErrorCode.NETWORK_EXCEPTION

@@ -25,15 +25,15 @@ class FastPathSwitch(Protocol):
 
 
 class ProduceFastPathHost(EventLog, FastPathSwitch, Producing, Protocol):
-    """What a Produce takes that repeats an earlier one."""
+    """What the fast path of Produce needs of the node."""
 
 
 class FetchFastPathHost(FastPathSwitch, Fetching, Protocol):
-    """What a Fetch takes that repeats an earlier one."""
+    """What the fast path of a consumer's Fetch needs of the node."""
 
 
 class ReplicaFetchFastPathHost(FastPathSwitch, Fetching, Protocol):
-    """What a follower's Fetch takes that goes on with its session."""
+    """What the fast path of a follower's Fetch needs of the node."""
 
     @property
     def ack_deadlines(self) -> AckDeadlines: ...
@@ -42,7 +42,7 @@ class ReplicaFetchFastPathHost(FastPathSwitch, Fetching, Protocol):
 class CommitFastPathHost(
     Authorization, Configuration, Counting, FastPathSwitch, MetadataView, Protocol
 ):
-    """What an OffsetCommit takes that repeats an earlier one: its shard is asked directly."""
+    """What the fast path of OffsetCommit needs of the node: the group's shard is asked directly."""
 
     @property
     def group_coordinators(self) -> CoordinatorRuntime: ...

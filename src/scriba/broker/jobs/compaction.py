@@ -2,9 +2,9 @@
 
 Each pass looks at every compacted log here, and works off those that are due, the dirtiest first,
 `log.cleaner.threads` at a time. The reading and writing is done by a worker outside the loop's
-process (`storage.cleaner`), which is handed paths and bounds. As it reports what it has done it
-is held to `log.cleaner.io.max.bytes.per.second`, and each segment that it completes is swapped in
-here. How far a log is compacted is written down after the last of them.
+process (`storage.compaction.cleaner`), which is handed paths and bounds. As it reports what it has
+done it is held to `log.cleaner.io.max.bytes.per.second`, and each segment that it completes is
+swapped in here. How far a log is compacted is written down after the last of them.
 
 The worker gets only time that nobody else wants. On a machine that is never idle that would be
 next to none, and logs would grow for ever; so one that gets nowhere is replaced by one that takes

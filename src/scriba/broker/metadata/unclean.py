@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from scriba.broker.metadata.deaths import ActiveSteps
 from scriba.controller.partitions.elections import End
-from scriba.controller.partitions.unclean import AT_ONCE, Choice, Place, Question
+from scriba.controller.partitions.unclean import AT_ONCE, Choice, Question, TopicIdPartition
 from scriba.controller.state import Ends
 from scriba.errors import ErrorCode, KafkaError
 from scriba.events import EventKind
@@ -101,7 +101,9 @@ class ReplicaSurvey:
             text = f"and {len(told) - NAMED} more partitions"
             self._note(EventKind.UNCLEAN_CHOICE, "cluster", text)
 
-    async def ask(self, questions: Sequence[Question], wait_ms: int) -> dict[Place, Ends]:
+    async def ask(
+        self, questions: Sequence[Question], wait_ms: int
+    ) -> dict[TopicIdPartition, Ends]:
         """What replicas have, as far as they tell in time; nobody is left out by one that does
         not."""
         answers = {each.place: Ends(each.leader_epoch, {}) for each in questions}
@@ -123,7 +125,7 @@ class ReplicaSurvey:
         broker: int,
         questions: Sequence[Question],
         wait_ms: int,
-        answers: dict[Place, Ends],
+        answers: dict[TopicIdPartition, Ends],
     ) -> None:
         request = _request(questions)
         self._counters.replicas_asked += len(questions)

@@ -6,7 +6,7 @@ leader epoch and the bytes in the log.
 
 Consumers may read from a follower as well, up to the high watermark that it knows, as long as it is
 in sync (`serves`): one that is not could keep its readers back without end. One that observes is
-never in sync, and serves while it is not too far behind (`replication.observers`).
+never in sync, and serves while it is not too far behind (`partitions.replication.observers`).
 
 Its role changes as often as the controller says: it leads (`leader`), follows (`follower`), or
 waits for a leader (neither). Whoever waits for a watermark waits for this leadership: when it ends,

@@ -32,7 +32,7 @@ from scriba.client import (
     TopicPartition,
 )
 from scriba.placement.planning import Facts, Placement, copied, waves
-from scriba.placement.spreading import Place
+from scriba.placement.spreading import BrokerLocation
 
 FIRST_PAUSE_S: Final = 0.05
 PAUSE_S: Final = 0.5
@@ -60,7 +60,7 @@ async def look(admin: Admin) -> tuple[Seen, Moves]:
     }
     placed.update({where: move.target for where, move in under_way.items() if where in placed})
     places = {
-        node.id: Place(node.id, node.host, node.rack)
+        node.id: BrokerLocation(node.id, node.host, node.rack)
         for node in cluster.nodes
         if node.id not in cluster.fenced
     }

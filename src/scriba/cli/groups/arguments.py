@@ -1,4 +1,4 @@
-"""The words of `scriba group` and `scriba txn`."""
+"""The arguments of `scriba group` and `scriba txn`."""
 
 from scriba.cli.parsing.options import INT64, Commands, asks, at_least, command, duration_ms, place
 
@@ -36,7 +36,7 @@ def groups(commands: Commands) -> None:
         "Shows the state and the members of groups, and for each partition what is committed, "
         "where it ends, how far behind the group is, and who reads it.",
     )
-    describe.add_argument("groups", nargs="*", metavar="GROUP", help="all when none is named")
+    describe.add_argument("groups", nargs="*", metavar="GROUP", help="the groups (default: all)")
     asks(describe)
 
     _reset(commands)
@@ -73,12 +73,12 @@ def _reset(commands: Commands) -> None:
     where.add_argument(
         "--to",
         type=place,
-        metavar="PLACE",
+        metavar="POSITION",
         help="earliest, latest, an offset, -10 (ten before the end), '2h ago', PT2H (that long "
         "ago), 2026-01-31T12:00 or @milliseconds",
     )
     where.add_argument(
-        "--shift", type=int, metavar="N", help="so many records on, or back when it is negative"
+        "--shift", type=int, metavar="N", help="move offsets by N records, back if N is negative"
     )
     reset.add_argument(
         "--topic",
@@ -138,12 +138,14 @@ def transactions(commands: Commands) -> None:
         "by --topic, --partition and --start-offset instead.",
     )
     abort.add_argument("id", nargs="?", metavar="ID")
-    abort.add_argument("--topic", metavar="TOPIC")
-    abort.add_argument("--partition", type=at_least(int, 0), metavar="N")
+    abort.add_argument("--topic", metavar="TOPIC", help="topic that the transaction hangs in")
+    abort.add_argument(
+        "--partition", type=at_least(int, 0), metavar="N", help="partition of that topic"
+    )
     abort.add_argument(
         "--start-offset",
         type=at_least(int, 0, INT64),
         metavar="N",
-        help="of the transaction's first record there",
+        help="offset of the transaction's first record in it",
     )
     asks(abort)

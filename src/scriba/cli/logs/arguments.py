@@ -1,4 +1,4 @@
-"""The words of `scriba log retention` and `scriba log repair`."""
+"""The arguments of `scriba log retention` and `scriba log repair`."""
 
 from scriba.cli.parsing.options import Commands, asks, at_least, command
 

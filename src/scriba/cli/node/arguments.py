@@ -1,4 +1,4 @@
-"""The words of `scriba up` and `scriba node`."""
+"""The arguments of `scriba up` and `scriba node`."""
 
 import argparse
 from typing import Final
@@ -54,8 +54,8 @@ def up(commands: Commands) -> None:
     made.add_argument(
         "--ephemeral",
         action="store_true",
-        help="for tests: any free port, data in a temporary directory that is removed, and an end "
-        "when the parent ends or closes the pipe on standard input",
+        help="a node for tests: any free port, data in a temporary directory that is removed, and "
+        "an end when the parent ends or closes the pipe on standard input",
     )
     made.add_argument(
         "--json", action="store_true", help="one line of JSON when it is ready, instead of words"

@@ -52,7 +52,7 @@ PER_NODE: Final = (
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Place:
+class NodeSpec:
     """One node of the cluster."""
 
     id: int
@@ -76,14 +76,14 @@ class Place:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Layout:
-    nodes: tuple[Place, ...]
+    nodes: tuple[NodeSpec, ...]
 
     @property
-    def brokers(self) -> tuple[Place, ...]:
+    def brokers(self) -> tuple[NodeSpec, ...]:
         return tuple(place for place in self.nodes if place.is_broker)
 
     @property
-    def voters(self) -> tuple[Place, ...]:
+    def voters(self) -> tuple[NodeSpec, ...]:
         return tuple(place for place in self.nodes if place.is_controller)
 
     @property
@@ -95,7 +95,7 @@ class Layout:
     def bootstrap(self) -> str:
         return ",".join(place.address for place in self.brokers)
 
-    def place(self, node_id: int) -> Place | None:
+    def place(self, node_id: int) -> NodeSpec | None:
         return next((place for place in self.nodes if place.id == node_id), None)
 
 
@@ -110,13 +110,13 @@ def plan(brokers: int, controllers: int, ports: Iterator[int]) -> Layout:
     voters = 0 if controllers else USUAL_VOTERS if brokers >= USUAL_VOTERS else 1
     taken = [next(ports) for _ in range(brokers)]
     places = [
-        Place(number, (BROKER, CONTROLLER), port, next(ports))
+        NodeSpec(number, (BROKER, CONTROLLER), port, next(ports))
         if number <= voters
-        else Place(number, (BROKER,), port)
+        else NodeSpec(number, (BROKER,), port)
         for number, port in enumerate(taken, 1)
     ]
     places += (
-        Place(FIRST_CONTROLLER + number, (CONTROLLER,), None, next(ports))
+        NodeSpec(FIRST_CONTROLLER + number, (CONTROLLER,), None, next(ports))
         for number in range(controllers)
     )
     return Layout(tuple(places))
@@ -174,7 +174,7 @@ def check_numbers(data: str, known: Layout, brokers: int | None, controllers: in
         raise StartError(f"--controllers {controllers}: {data} has {have}; {fix}")
 
 
-def _check_distinct(places: Sequence[Place]) -> None:
+def _check_distinct(places: Sequence[NodeSpec]) -> None:
     seen: dict[int, int] = {}
     for place in places:
         for port in (place.port, place.controller_port):
@@ -254,7 +254,7 @@ def _read(document: Any) -> Layout:
     if document["version"] != LAYOUT_VERSION:
         raise ValueError(f"version {document['version']} is not known")
     places = tuple(
-        Place(
+        NodeSpec(
             int(node["id"]),
             tuple(map(str, node["roles"])),
             node.get("port"),
@@ -310,7 +310,7 @@ def properties_file(data: str, node_id: int) -> str:
     return os.path.join(data, f"node-{node_id}.properties")
 
 
-def settings_of(layout: Layout, place: Place, data: str) -> dict[str, str]:
+def settings_of(layout: Layout, place: NodeSpec, data: str) -> dict[str, str]:
     """The settings that tell a node from the others."""
     listeners = []
     if place.is_broker:

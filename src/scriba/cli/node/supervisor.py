@@ -22,7 +22,7 @@ from scriba.cli.node.arguments import DATA
 from scriba.cli.node.control import Answer, held, listening, wait_for_former
 from scriba.cli.node.layout import (
     Layout,
-    Place,
+    NodeSpec,
     check_ports,
     check_shared,
     data_directory,
@@ -62,7 +62,7 @@ ALIVE: Final = frozenset({State.STARTING, State.UP, State.PAUSED, State.STOPPING
 class Child:
     """A node, and the process that it has or had."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: NodeSpec) -> None:
         self.place = place
         self.state = State.STOPPED
         self.process: asyncio.subprocess.Process | None = None

@@ -1,4 +1,4 @@
-"""The words of every command. Nothing but argparse is imported to read or explain them.
+"""The arguments of every command. Nothing but argparse is imported to read or explain them.
 
 A command names the function that carries it out as `module:function`; it gets the options and
 returns the exit code.
@@ -109,7 +109,9 @@ def _config(commands: Commands) -> None:
         metavar="KEY",
         help="go back to the default; may be repeated",
     )
-    change.add_argument("--dry-run", action="store_true", help="only check that it could be done")
+    change.add_argument(
+        "--dry-run", action="store_true", help="check the request without carrying it out"
+    )
     asks(change)
 
 

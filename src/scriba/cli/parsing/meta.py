@@ -1,4 +1,4 @@
-"""The words of the commands about `scriba` itself: help, version, completion."""
+"""The arguments of the commands about `scriba` itself: help, version, completion."""
 
 import argparse
 from collections.abc import Sequence
@@ -47,7 +47,9 @@ def meta(commands: Commands) -> None:
         "explain a command",
         "Explains a command, or lists all of them.",
     )
-    helped.add_argument("words", nargs="*", metavar="COMMAND", help="such as topic create")
+    helped.add_argument(
+        "words", nargs="*", metavar="COMMAND", help="the command, such as topic create"
+    )
 
     version = command(
         commands,

@@ -1,4 +1,4 @@
-"""The words of `scriba profile`, and where commands talk to when nothing says so."""
+"""The arguments of `scriba profile`, and where commands talk to when nothing says so."""
 
 import argparse
 import os

@@ -1,4 +1,4 @@
-"""The words of `scriba produce` and `scriba consume`."""
+"""The arguments of `scriba produce` and `scriba consume`."""
 
 import argparse
 from collections.abc import Sequence
@@ -43,7 +43,10 @@ def produce(commands: Commands) -> None:
         'null is Kafka\'s null, {"base64": "..."} stands for bytes that are not UTF-8.',
     )
     made.add_argument(
-        "words", nargs="*", metavar="TOPIC", help="one or more; then FILE, or - (default: stdin)"
+        "words",
+        nargs="*",
+        metavar="TOPIC",
+        help="topics to write to; then FILE, or - (default: stdin)",
     )
     made.add_argument("--pattern", type=by_name, help=argparse.SUPPRESS)
     made.add_argument(
@@ -61,7 +64,7 @@ def produce(commands: Commands) -> None:
         help="each line is a key; its record has no value, so compaction removes the key",
     )
     made.add_argument(
-        "-p", "--partition", type=at_least(int, 0), metavar="N", help="all to this partition"
+        "-p", "--partition", type=at_least(int, 0), metavar="N", help="write to this partition only"
     )
     made.add_argument(
         "--repartition",
@@ -82,7 +85,7 @@ def produce(commands: Commands) -> None:
         "--compression",
         choices=("none", "gzip", "snappy", "lz4", "zstd"),
         default="none",
-        help="of batches on the wire and on disk (default: none)",
+        help="codec of the batches that are sent (default: none)",
     )
     made.add_argument("-q", "--quiet", action="store_true", help="no progress on standard error")
     asks(made, json="lines are JSON, as consume --json writes them")
@@ -99,7 +102,7 @@ def consume(commands: Commands) -> None:
         "ms, %h headers, %k key, %K its length, %s value, %S its length, %R the same in "
         "4 bytes, %%; and \\n \\r \\t \\xHH.",
     )
-    made.add_argument("topics", nargs="*", metavar="TOPIC", help="one or more")
+    made.add_argument("topics", nargs="*", metavar="TOPIC", help="topics to read")
     made.add_argument(
         "--pattern",
         type=pattern,
@@ -112,7 +115,7 @@ def consume(commands: Commands) -> None:
         type=at_least(int, 0),
         action="append",
         metavar="N",
-        help="read only this one; may be repeated",
+        help="read only this partition; may be repeated",
     )
     made.add_argument(
         "-g",
@@ -125,20 +128,26 @@ def consume(commands: Commands) -> None:
         "--from",
         type=place,
         dest="start",
-        metavar="PLACE",
+        metavar="POSITION",
         help="beginning, end, an offset, -10 (the last ten of each partition), '2h ago', "
         "2026-01-31T12:00 or @milliseconds (default: beginning)",
     )
     made.add_argument(
-        "--from-beginning", action="store_const", const=None, dest="start", help="the default"
+        "--from-beginning",
+        action="store_const",
+        const=None,
+        dest="start",
+        help="same as --from beginning, the default",
     )
     made.add_argument(
-        "-c", "--count", type=at_least(int, 1, INT64), metavar="N", help="stop after N"
+        "-c", "--count", type=at_least(int, 1, INT64), metavar="N", help="stop after N records"
     )
     made.add_argument(
         "-e", "--exit", action="store_true", help="stop at what was the end when it began"
     )
-    made.add_argument("-f", "--format", type=template, metavar="TEXT", help="how to write a record")
+    made.add_argument(
+        "-f", "--format", type=template, metavar="TEXT", help="format of each record, see below"
+    )
     made.add_argument(
         "-K", "--key-separator", metavar="TEXT", help="write key and value with this between them"
     )

@@ -1,4 +1,4 @@
-"""The words of `scriba topic`."""
+"""The arguments of `scriba topic`."""
 
 from scriba.cli.parsing.options import (
     INT16,
@@ -21,9 +21,21 @@ def _create(commands: Commands) -> None:
         "Creates a topic. Numbers that are not given are left to the broker.",
     )
     create.add_argument("topic", metavar="TOPIC")
-    create.add_argument("-p", "--partitions", type=at_least(int, 1), default=-1, metavar="N")
     create.add_argument(
-        "-r", "--replication-factor", type=at_least(int, 1, INT16), default=-1, metavar="N"
+        "-p",
+        "--partitions",
+        type=at_least(int, 1),
+        default=-1,
+        metavar="N",
+        help="number of partitions (default: the broker's num.partitions)",
+    )
+    create.add_argument(
+        "-r",
+        "--replication-factor",
+        type=at_least(int, 1, INT16),
+        default=-1,
+        metavar="N",
+        help="replicas of each partition (default: the broker's default.replication.factor)",
     )
     create.add_argument(
         "-c",
@@ -35,9 +47,11 @@ def _create(commands: Commands) -> None:
         help="a setting of the topic; may be repeated",
     )
     create.add_argument(
-        "--if-not-exists", action="store_true", help="a topic that is there stays as it is"
+        "--if-not-exists", action="store_true", help="do not fail if the topic exists"
     )
-    create.add_argument("--dry-run", action="store_true", help="only check that it could be done")
+    create.add_argument(
+        "--dry-run", action="store_true", help="check the request without carrying it out"
+    )
     create.add_argument(
         "--plan",
         type=positive,
@@ -77,7 +91,7 @@ def _list(commands: Commands) -> None:
         "list topics",
         "Lists topics with their partitions, records and bytes.",
     )
-    listing.add_argument("--internal", action="store_true", help="those of the broker itself too")
+    listing.add_argument("--internal", action="store_true", help="list the broker's own topics too")
     listing.add_argument(
         "--names", action="store_true", help="names alone, one a line; asks brokers for no more"
     )
@@ -92,7 +106,7 @@ def _describe(commands: Commands) -> None:
         "show a topic's partitions and settings",
         "Shows partitions with leader, replicas, offsets and size, and the settings of the topic.",
     )
-    describe.add_argument("topics", nargs="*", metavar="TOPIC", help="all when none is named")
+    describe.add_argument("topics", nargs="*", metavar="TOPIC", help="the topics (default: all)")
     only = describe.add_mutually_exclusive_group()
     only.add_argument(
         "--under-replicated",
@@ -118,9 +132,16 @@ def _alter(commands: Commands) -> None:
     )
     alter.add_argument("topic", metavar="TOPIC")
     alter.add_argument(
-        "-p", "--partitions", type=at_least(int, 1), required=True, metavar="N", help="in total"
+        "-p",
+        "--partitions",
+        type=at_least(int, 1),
+        required=True,
+        metavar="N",
+        help="new total number of partitions",
     )
-    alter.add_argument("--dry-run", action="store_true", help="only check that it could be done")
+    alter.add_argument(
+        "--dry-run", action="store_true", help="check the request without carrying it out"
+    )
     asks(alter)
 
 
@@ -167,7 +188,7 @@ def _trim(commands: Commands) -> None:
         "--before",
         type=place,
         required=True,
-        metavar="PLACE",
+        metavar="POSITION",
         help="end, an offset, -10 (keep the last ten of each partition), '2h ago', PT2H, "
         "2026-01-31T12:00 or @milliseconds",
     )

@@ -56,7 +56,7 @@ from scriba.wire.messages.quorum import (
 )
 from scriba.wire.schema import Message
 
-Place = TypeVar("Place", bound=tuple[str, int])
+ReplicaT = TypeVar("ReplicaT", bound=tuple[str, int])
 
 
 class ClusterAdmin:
@@ -95,7 +95,7 @@ class ClusterAdmin:
         return found
 
     async def alter_replica_log_dirs(
-        self, broker: int, moves: Mapping[Place, str], *, timeout_ms: int | None = None
+        self, broker: int, moves: Mapping[ReplicaT, str], *, timeout_ms: int | None = None
     ) -> None:
         """Begins to move replicas of a broker to others of its log directories (KIP-113).
 
@@ -318,7 +318,7 @@ class ClusterAdmin:
 
     async def alter_partition_reassignments(
         self,
-        moves: Mapping[Place, Sequence[int] | None],
+        moves: Mapping[ReplicaT, Sequence[int] | None],
         *,
         replication_factor_may_change: bool = True,
         timeout_ms: int | None = None,

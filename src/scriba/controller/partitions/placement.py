@@ -27,7 +27,7 @@ from typing import NoReturn, TypeVar
 from scriba.controller.image import BrokerImage
 from scriba.controller.state import State, fail
 from scriba.errors import ErrorCode
-from scriba.placement.spreading import Place, by_turns, shared
+from scriba.placement.spreading import BrokerLocation, by_turns, shared
 from scriba.settings.placement import PLACEMENT, ReplicaPlacement, replica_placement
 
 T = TypeVar("T")
@@ -98,8 +98,8 @@ class _Rack:
     __slots__ = ("away", "ready", "turn")
 
     def __init__(self) -> None:
-        self.ready: list[Place] = []
-        self.away: list[Place] = []
+        self.ready: list[BrokerLocation] = []
+        self.away: list[BrokerLocation] = []
         self.turn = 0
 
     def spread(self) -> None:
@@ -127,11 +127,11 @@ class _Ring:
 
     __slots__ = ("away", "ready")
 
-    def __init__(self, ready: list[Place], away: list[Place]) -> None:
+    def __init__(self, ready: list[BrokerLocation], away: list[BrokerLocation]) -> None:
         self.ready = ready
         self.away = away
 
-    def take(self, replicas: list[Place]) -> None:
+    def take(self, replicas: list[BrokerLocation]) -> None:
         """Gives the next broker a replica, if there is one: the first whose machine has fewest."""
         free = self.ready or self.away
         best, least = 0, len(replicas) + 1
@@ -228,7 +228,7 @@ def _placed_stripes(
             at, leader = leaders[turn % ready]
             rings = {names[at]: racks[names[at]].from_leader(leader, turn)}
             rings |= {name: racks[name].next() for name in _rotated(names, at)[1:]}
-            chosen: list[Place] = []
+            chosen: list[BrokerLocation] = []
             for each in range(max(placement.voters.values())):
                 for name, ring in rings.items():
                     if each < placement.voters[name]:
@@ -277,14 +277,14 @@ def _stripe(
     """One partition's replicas."""
     rings = [racks[at].from_leader(leader, turn)]
     rings += [rack.next() for rack in _rotated(racks, at)[1:replication_factor]]
-    chosen: list[Place] = []
+    chosen: list[BrokerLocation] = []
     turns = cycle(rings)
     while len(chosen) < replication_factor:
         next(turns).take(chosen)
     return _ids(chosen)
 
 
-def _ids(chosen: list[Place]) -> tuple[int, ...]:
+def _ids(chosen: list[BrokerLocation]) -> tuple[int, ...]:
     return tuple(place.id for place in chosen)
 
 

@@ -30,7 +30,7 @@ from scriba.wire.schema import Message
 AT_ONCE: Final = 1_000
 """Partitions that are asked for together."""
 
-Place = tuple[bytes, int]
+TopicIdPartition = tuple[bytes, int]
 """Topic id and index of a partition."""
 
 
@@ -44,7 +44,7 @@ class Question(NamedTuple):
     brokers: tuple[int, ...]
 
     @property
-    def place(self) -> Place:
+    def place(self) -> TopicIdPartition:
         return self.topic_id, self.partition
 
 
@@ -113,7 +113,7 @@ def _question(state: State, topic: TopicImage, index: int) -> Iterator[Question]
 def elect(
     state: State,
     questions: Sequence[Question],
-    answers: Mapping[Place, Ends],
+    answers: Mapping[TopicIdPartition, Ends],
     told: list[Choice],
 ) -> Iterator[Message]:
     """Elects by what was answered; `told` gets what each election loses."""
@@ -152,7 +152,9 @@ def _asked_for(state: State, question: Question) -> PartitionImage | None:
     return partition if partition.leader_epoch == question.leader_epoch else None
 
 
-def note_answers(state: State, answers: Mapping[Place, Ends], asked: Iterable[Question]) -> None:
+def note_answers(
+    state: State, answers: Mapping[TopicIdPartition, Ends], asked: Iterable[Question]
+) -> None:
     """Keeps answers for the administrator's election that comes next."""
     for question in asked:
         state.ends[question.place] = answers.get(question.place, Ends(question.leader_epoch, {}))

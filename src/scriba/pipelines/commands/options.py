@@ -28,7 +28,7 @@ def partitioned(made: argparse.ArgumentParser, number: int, what: str) -> None:
         type=at_least(int, 1),
         default=number,
         metavar="N",
-        help=f"of {what}, if they have to be created (default: {number})",
+        help=f"partitions of {what}, if they have to be created (default: {number})",
     )
 
 

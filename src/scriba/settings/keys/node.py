@@ -159,8 +159,8 @@ class NodeKeys(GroupKeys, TransactionKeys, CleanerKeys, MetricsKeys):
         default=True,
         scope=CLUSTER_WIDE,
         importance=LOW,
-        doc="Whether a Produce, Fetch, OffsetCommit or Metadata request that repeats an earlier "
-        "one is answered without being decoded again. Answers and logs are the same either way; "
+        doc="Whether a Produce, Fetch, OffsetCommit or Metadata request of the usual kind is "
+        "answered without being decoded into objects. Answers and logs are the same either way; "
         "false costs more CPU time, and tells whether a fast path is to blame for what you see.",
     )
     scriba_retention_paused_at_ms: int = setting(

@@ -4,11 +4,11 @@ A follower's fetch counts once, when it arrives, and only where it is beyond dou
 leader's epoch, comes with the broker epoch that the metadata holds, and its last record is in this
 log. A fetch that diverges, or that waited and is answered, moves nothing.
 
-Its session (`replication.follower_sessions`) knows which of its partitions have news, so a fetch
-costs by these and by those that it names, not by how many there are. Where there is nothing to tell
-it waits, and the next append ends the wait in the same turn of the loop. A second request of a
-session that comes meanwhile has the first answered at once: that is how a follower adds a partition
-without waiting for news of the others.
+Its session (`partitions.replication.follower_sessions`) knows which of its partitions have news, so
+a fetch costs by these and by those that it names, not by how many there are. Where there is nothing
+to tell it waits, and the next append ends the wait in the same turn of the loop. A second request
+of a session that comes meanwhile has the first answered at once: that is how a follower adds a
+partition without waiting for news of the others.
 """
 
 from __future__ import annotations

@@ -44,9 +44,9 @@ LEADERLESS_MS: Final = 1_000
 NOT_YET: Final = (ErrorCode.REASSIGNMENT_IN_PROGRESS, ErrorCode.INVALID_REPLICA_ASSIGNMENT)
 """What the controller answers where the partition moves, and where it has other replicas."""
 
-Place = tuple[bytes, int]
+TopicIdPartition = tuple[bytes, int]
 """Topic id and index of a partition."""
-Orders = dict[Place, tuple[int, ...]]
+Orders = dict[TopicIdPartition, tuple[int, ...]]
 """Replicas of partitions, the one first that should lead."""
 
 
@@ -174,7 +174,7 @@ def reordered(replicas: tuple[int, ...], known: tuple[int, ...], broker: int) ->
     return tuple(next(left) if each in known else each for each in replicas)
 
 
-async def _order(node: HandoverHost, wanted: Orders) -> set[Place]:
+async def _order(node: HandoverHost, wanted: Orders) -> set[TopicIdPartition]:
     """Asks for these orders; returns those that were not given, since the partition moves or has
     moved."""
     places = {(node.topic_name(place[0]), place[1]): place for place in wanted}
@@ -226,6 +226,6 @@ def _requests(
             yield topics
 
 
-def _image(node: HandoverHost, place: Place) -> PartitionImage | None:
+def _image(node: HandoverHost, place: TopicIdPartition) -> PartitionImage | None:
     topic = node.image.topics_by_id.get(place[0])
     return topic.partitions.get(place[1]) if topic is not None else None

@@ -1,4 +1,4 @@
-"""The words of `scriba inventory`."""
+"""The arguments of `scriba inventory`."""
 
 import argparse
 import os
@@ -44,7 +44,7 @@ def inventory(commands: Commands) -> None:
         "what is there",
         "Shows the stock of an item, or of all.",
     )
-    stock.add_argument("item", nargs="?", metavar="ITEM", help="all when none is named")
+    stock.add_argument("item", nargs="?", metavar="ITEM", help="the item (default: all)")
     _asks_service(stock)
     history = command(
         commands,
@@ -97,14 +97,14 @@ def _serve(commands: Commands) -> None:
         type=duration_ms,
         default=10_000,
         metavar="TIME",
-        help="after which a writer that is not heard of is replaced (default: 10s)",
+        help="time without news of a writer after which it is replaced (default: 10s)",
     )
     serve.add_argument(
         "--max-staleness",
         type=duration_ms,
         default=10_000,
         metavar="TIME",
-        help="for which it answers without news of the cluster (default: 10s)",
+        help="longest time that it answers without news of the cluster (default: 10s)",
     )
     _named(serve)
     asks(serve, "write the line about where it listens as JSON")
@@ -124,9 +124,9 @@ def _change(
     made.add_argument(
         "--id",
         metavar="ID",
-        help="of the command; repeating it does nothing twice (default: a new one)",
+        help="id of the command; repeating it does nothing twice (default: a new one)",
     )
-    made.add_argument("--reason", default="", metavar="TEXT", help="kept with the events")
+    made.add_argument("--reason", default="", metavar="TEXT", help="reason to keep with the events")
     _asks_service(made)
     return made
 
@@ -143,12 +143,18 @@ def _spark_jobs(commands: Commands) -> None:
     view.add_argument(
         "--checkpoint", required=True, metavar="DIR", help="where the query keeps its state"
     )
-    view.add_argument("--once", action="store_true", help="up to the present end, then stop")
+    view.add_argument("--once", action="store_true", help="stop at the present end of the topics")
     view.add_argument(
-        "--trigger", type=duration_ms, default=1000, metavar="TIME", help="(default: 1s)"
+        "--trigger",
+        type=duration_ms,
+        default=1000,
+        metavar="TIME",
+        help="time between micro-batches (default: 1s)",
     )
     view.add_argument(
-        "--allow-single-node", action="store_true", help="as with serve, for the topic it creates"
+        "--allow-single-node",
+        action="store_true",
+        help="accept a cluster of fewer than three brokers, as serve does",
     )
     archive = command(
         commands,
@@ -189,7 +195,7 @@ def _named(parser: argparse.ArgumentParser) -> None:
         "--name",
         default="inventory",
         metavar="NAME",
-        help="of the inventory, with which its topics begin (default: inventory)",
+        help="name of the inventory, with which its topics begin (default: inventory)",
     )
 
 

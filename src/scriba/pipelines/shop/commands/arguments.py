@@ -1,4 +1,4 @@
-"""The words of `scriba shop`."""
+"""The arguments of `scriba shop`."""
 
 import argparse
 
@@ -32,7 +32,12 @@ def _generate(commands: Commands) -> None:
     made.add_argument(
         "--rate", type=positive, default=100.0, metavar="N", help="events a second (default: 100)"
     )
-    made.add_argument("--duration", type=duration_ms, metavar="TIME", help="such as 90s, 15m or 2h")
+    made.add_argument(
+        "--duration",
+        type=duration_ms,
+        metavar="TIME",
+        help="stop after this time, such as 90s, 15m or 2h",
+    )
     made.add_argument(
         "--backfill",
         type=duration_ms,
@@ -40,12 +45,22 @@ def _generate(commands: Commands) -> None:
         metavar="TIME",
         help="begin so long ago, and send what has happened since at once",
     )
-    made.add_argument("--seed", type=int, default=1, metavar="N", help="(default: 1)")
     made.add_argument(
-        "--products", type=at_least(int, 1), default=500, metavar="N", help="(default: 500)"
+        "--seed", type=int, default=1, metavar="N", help="seed of the random events (default: 1)"
     )
     made.add_argument(
-        "--users", type=at_least(int, 1), default=5000, metavar="N", help="(default: 5000)"
+        "--products",
+        type=at_least(int, 1),
+        default=500,
+        metavar="N",
+        help="number of products (default: 500)",
+    )
+    made.add_argument(
+        "--users",
+        type=at_least(int, 1),
+        default=5000,
+        metavar="N",
+        help="number of users (default: 5000)",
     )
     made.add_argument(
         "--truth",
@@ -199,7 +214,10 @@ def _lake(made: argparse.ArgumentParser) -> None:
         help=f"a folder here, s3a://... or hdfs://... (default: {HOME}/lake)",
     )
     made.add_argument(
-        "--format", choices=("parquet", "delta"), default="parquet", help="(default: parquet)"
+        "--format",
+        choices=("parquet", "delta"),
+        default="parquet",
+        help="format of the files (default: parquet)",
     )
 
 

@@ -1,4 +1,4 @@
-"""The words of `scriba shop dashboard` and `scriba demo`."""
+"""The arguments of `scriba shop dashboard` and `scriba demo`."""
 
 from scriba.cli.parsing.options import Commands, at_least, command, connects, port, positive
 from scriba.pipelines.commands.options import listens, prefixed
@@ -24,7 +24,7 @@ def dashboard(commands: Commands) -> None:
         help="when figures without news count as stale (default: 15)",
     )
     made.add_argument(
-        "--currency", default="EUR", metavar="CODE", help="of the amounts (default: EUR)"
+        "--currency", default="EUR", metavar="CODE", help="currency of the amounts (default: EUR)"
     )
     prefixed(made)
     connects(made)
@@ -44,21 +44,21 @@ def demo(commands: Commands) -> None:
         "--dir",
         default="scriba-data/demo",
         metavar="DIR",
-        help="for data, checkpoints and what the parts say (default: scriba-data/demo)",
+        help="folder of data, checkpoints and logs (default: scriba-data/demo)",
     )
     made.add_argument(
         "--port",
         type=port,
         default=9092,
         metavar="N",
-        help="of the broker (default: 9092; 0: any free one)",
+        help="port of the broker (default: 9092; 0: any free one)",
     )
     made.add_argument(
         "--page-port",
         type=port,
         default=DASHBOARD_PORT,
         metavar="N",
-        help=f"of the page (default: {DASHBOARD_PORT}; 0: any free one)",
+        help=f"port of the page (default: {DASHBOARD_PORT}; 0: any free one)",
     )
     made.add_argument(
         "--rate",

@@ -39,7 +39,7 @@ from scriba.pipelines.shop.events import checks, rules
 from scriba.pipelines.shop.events.checks import ACCEPTED, LATE
 from scriba.pipelines.shop.events.events import EVENT, judged
 from scriba.pipelines.shop.lake.files import Files
-from scriba.pipelines.shop.lake.lake import NAME, ROW, Hour, Lake, Place
+from scriba.pipelines.shop.lake.lake import NAME, ROW, Hour, HourKey, Lake
 from scriba.pipelines.shop.lake.lake import PLACE as HOUR
 from scriba.pipelines.shop.topics import Names
 
@@ -99,7 +99,7 @@ class Index:
     number: int
     folder: str
     files: tuple[str, ...]
-    hours: dict[Place, dict[str, int]]
+    hours: dict[HourKey, dict[str, int]]
 
     def knows(self, hour: Hour) -> bool:
         return hour.once and self.hours.get(hour.place) == hour.sizes
@@ -153,7 +153,7 @@ def _whole(spark: SparkSession, files: Files, path: str) -> Index | None:
         return None
     if told["rules"] != rules_of_now() or told["files"] != _files(files, folder):
         return None
-    hours = {Place(*place): sizes for place, sizes in told["hours"]}
+    hours = {HourKey(*place): sizes for place, sizes in told["hours"]}
     number = int(path.rpartition("/")[2].partition("-")[0])
     return Index(spark, number, folder, tuple(told["files"]), hours)
 
@@ -207,12 +207,12 @@ def keep(spark: SparkSession, lake: Lake) -> None:
     _clean(files, home)
 
 
-def _doubtful(index: Index, hours: Sequence[Hour]) -> set[Place]:
+def _doubtful(index: Index, hours: Sequence[Hour]) -> set[HourKey]:
     """Hours that hold a record twice, which nothing that the archive does can bring about."""
     rows = index.rows(hours).where("repeated")
     twice = rows.groupBy(*RECORD).count().where("count > 1")
     found = rows.join(twice, RECORD, "left_semi").select(*HOUR).distinct().collect()
-    return {Place(*row) for row in found}
+    return {HourKey(*row) for row in found}
 
 
 def _clean(files: Files, home: str) -> None:

@@ -88,7 +88,7 @@ class Compacted:
     files_after: int
 
 
-class Place(NamedTuple):
+class HourKey(NamedTuple):
     """Of an hour of a topic, as its folder is named."""
 
     topic: str
@@ -100,7 +100,7 @@ class Place(NamedTuple):
 class Hour:
     """The files of an hour that hold what arrived in it, as they were when somebody looked."""
 
-    place: Place
+    place: HourKey
     files: tuple[File, ...]
     once: bool
     """Whether each record lies in one of them only."""
@@ -260,12 +260,12 @@ class ParquetLake:
                 found.append(Hour(place, tuple(files), once))
         return found
 
-    def _folders(self) -> Iterator[tuple[str, Place]]:
+    def _folders(self) -> Iterator[tuple[str, HourKey]]:
         for topic in self._inside(self.path, "topic="):
             for date in self._inside(topic.address, "date="):
                 for hour in self._inside(date.address, "hour="):
                     values = [file.name.partition("=")[2] for file in (topic, date, hour)]
-                    yield hour.address, Place(values[0], values[1], int(values[2]))
+                    yield hour.address, HourKey(values[0], values[1], int(values[2]))
 
     def _inside(self, folder: str, prefix: str) -> list[File]:
         found = self._files.of(folder)
@@ -316,13 +316,13 @@ class DeltaLake:
         told = table.get_add_actions(flatten=True)
         sizes = zip(told["path"].to_pylist(), told["size_bytes"].to_pylist(), strict=True)
         size_of = {path.rpartition("/")[2]: size for path, size in sizes}
-        found = dict[Place, list[File]]()
+        found = dict[HourKey, list[File]]()
         for uri in table.file_uris():
             place = _FOLDER.search(uri)
             assert place is not None, uri
             topic, date, hour, name = place.groups()
             file = File(uri.replace("s3://", "s3a://", 1), name, size_of[name], False)
-            found.setdefault(Place(topic, date, int(hour)), []).append(file)
+            found.setdefault(HourKey(topic, date, int(hour)), []).append(file)
         return [Hour(place, tuple(files), True) for place, files in found.items()]
 
     def append(self, rows: DataFrame, query: str, batch: int) -> None:

@@ -19,7 +19,7 @@ from scriba.testing.model import Group, Record, Transaction
 
 Value = str | int | float | bool | Iterable[str]
 
-QUICK: Final = {
+TEST_SETTINGS: Final = {
     "listeners": "PLAINTEXT://127.0.0.1:0",
     "group.initial.rebalance.delay.ms": "0",
     "offsets.topic.num.partitions": "1",
@@ -74,7 +74,7 @@ class Broker:
         process: bool = False,
         **keywords: Value,
     ) -> None:
-        self._settings = QUICK | _named(settings or {}, keywords)
+        self._settings = TEST_SETTINGS | _named(settings or {}, keywords)
         self._kept = data
         self._process = process
         self._directory: Any = None
