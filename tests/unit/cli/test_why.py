@@ -568,6 +568,13 @@ def test_a_partition_that_is_being_moved_misses_nothing() -> None:
     assert "is being moved to 4,2,3, away from 1:\n  broker 4 has 30 of 80 records" in text
 
 
+def test_a_replica_that_is_being_added_is_not_let_in_while_nobody_leads() -> None:
+    given = moving(leader=None, isr=(), last=(1,), brokers={1: FENCED, 4: UP}, held={})
+    (copy,) = explain(given)["move"]["copies"]
+    has = "broker 4 is up, and has everything"
+    assert copy["why"] == f"{has}: it is let in when the partition has a leader"
+
+
 @pytest.mark.parametrize(
     ("isr", "state", "awaited"),
     [
