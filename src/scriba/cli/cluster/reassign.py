@@ -56,6 +56,14 @@ SHOWN: Final = 20
 """Partitions that a plan names for people; a program gets all of them."""
 PLAN_VERSION: Final = 1
 
+IDLE: Final = {
+    "list": ("to", "throttle", "at_once"),
+    "cancel": ("to", "throttle", "at_once"),
+    "file": ("to",),
+    "dir": ("at_once",),
+}
+"""Options of `reassign`, and others that say nothing beside them."""
+
 Waits = Mapping[TopicPartition, Sequence[int]]
 """Partitions that are left as they are, with the brokers that their moves would wait for."""
 NONE: Final[Waits] = {}
@@ -70,6 +78,7 @@ async def reassign(admin: Admin, options: argparse.Namespace) -> int:
         )
     if options.dir is not None and (options.to is not None or any(given[1:])):
         raise Misuse("--dir goes with partitions alone", "move to other brokers first, by --to")
+    _refuse_idle(options)
     if options.list:
         facts, under_way = await look(admin)
         between = await directories.look(admin, facts.places)
@@ -92,6 +101,17 @@ async def reassign(admin: Admin, options: argparse.Namespace) -> int:
     check(wanted, facts)
     plan = {where: to for where, to in wanted.items() if facts.placed[where] != to}
     return await _do(admin, options, facts, under_way, Course(plan))
+
+
+def _refuse_idle(options: argparse.Namespace) -> None:
+    """Misuse for an option that says nothing beside another one: whoever gave it expects more."""
+    for name, idle in IDLE.items():
+        if getattr(options, name) in (None, False):
+            continue
+        for other in idle:
+            if getattr(options, other) is not None:
+                beside = other.replace("_", "-")
+                raise Misuse(f"--{beside} says nothing beside --{name}", "drop one")
 
 
 @with_admin
@@ -287,16 +307,20 @@ def _check_placement(where: TopicPartition, replicas: Sequence[int], facts: Seen
 async def _cancel(admin: Admin, options: argparse.Namespace) -> int:
     named = await partitions_named(admin, options.partitions) if options.partitions else None
     under_way = await admin.list_partition_reassignments(named)
+    brokers = [node.id for node in (await admin.describe_cluster()).nodes]
+    between = await directories.moving(admin, brokers, named)
+    names = [*map(str, under_way), *map(str, between)]
+    if options.dry_run:
+        lines = [f"{name}: would be cancelled" for name in names] or ["nothing is under way"]
+        print_names(names if options.json else lines, options.json)
+        return 0
     if under_way:
         await admin.alter_partition_reassignments(dict.fromkeys(under_way))
-    cluster = await admin.describe_cluster()
-    brokers = [node.id for node in cluster.nodes]
-    between = [str(each.replica) for each in await directories.cancel(admin, brokers, named)]
+    await directories.begin(admin, between, absent_ok=True)
     if not await admin.list_partition_reassignments():
         named_too = await _gone_with_a_rate(admin, brokers, under_way)
         await take_back_all(admin, [*brokers, *named_too], under_way)
         await delete_rates(admin, brokers, [directories.RATE])
-    names = [*map(str, under_way), *between]
     lines = [f"{name}: cancelled" for name in names] or ["nothing was under way"]
     print_names(names if options.json else lines, options.json)
     return 0
