@@ -279,6 +279,28 @@ def test_a_move_that_is_cancelled_ends_the_command_and_no_more_begin() -> None:
     play(script)
 
 
+def test_a_move_that_is_changed_ends_the_command_which_counts_those_that_are_done() -> None:
+    held, done = TopicPartition("t", 0), TopicPartition("t", 1)
+
+    async def change(admin: Admin) -> None:
+        under_way: Moves = {}
+        while {*under_way} != {held}:
+            await asyncio.sleep(0.05)
+            under_way = await admin.list_partition_reassignments()
+        await asyncio.sleep(2)  # the command has seen that the other one is done
+        await admin.alter_partition_reassignments({held: (4, 5, 7)})
+
+    async def script(stage: Stage) -> None:
+        stage.kill(7)
+        plan: Plan = {held: (4, 7), done: (6, 4)}
+        changing = asyncio.ensure_future(stage.admin(change))
+        with pytest.raises(CommandError, match=r"t-0 was cancelled or changed; 1 of 2 partitions"):
+            await stage.admin(lambda admin: move(stage, admin, lambda facts: plan))
+        await changing
+
+    play(script)
+
+
 def test_partitions_of_a_topic_that_is_deleted_meanwhile_are_left_out_and_told() -> None:
     told: list[str] = []
 

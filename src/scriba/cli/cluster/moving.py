@@ -202,13 +202,15 @@ class Course:
         """Of topics that were deleted meanwhile."""
 
     def listed(self, left: Moves) -> bool:
-        """Takes in what is still under way; whether something ended. CommandError where somebody
-        has given a partition another target."""
+        """Takes in what is still under way; whether something ended."""
         ended = self.under_way - left.keys()
         self.under_way -= ended
         self.ended |= ended
-        self.refuse({w for w in self.under_way if {*left[w].target} != {*self.plan[w]}})
         return bool(ended)
+
+    def changed(self, left: Moves) -> set[TopicPartition]:
+        """Partitions to which somebody has given another target."""
+        return {w for w in self.under_way if {*left[w].target} != {*self.plan[w]}}
 
     def refuse(self, changed: Collection[TopicPartition]) -> None:
         """CommandError where somebody has cancelled or changed moves of the plan."""
@@ -264,9 +266,11 @@ class Carrier:
         for topic, count in sorted(Counter(where.topic for where in gone).items()):
             self._tell(f"{topic} is deleted: its {counted(count, 'partition')} left out")
 
-    async def settle(self) -> None:
+    async def settle(self, changed: Collection[TopicPartition] = ()) -> None:
         """Compares what ended with the plan. A broker may not have heard of the end yet that the
-        controller has told, so that another state has to last."""
+        controller has told, so that another state has to last. CommandError for a partition that
+        has another state, and for those that somebody has changed: after the others, which are
+        counted in it."""
         course, until = self._course, self._clock() + SETTLE_S
         while course.ended:
             topics = await still_there(
@@ -283,9 +287,10 @@ class Carrier:
             course.moved |= moved
             self._leave_out(gone)
             if course.ended and self._clock() >= until:
-                course.refuse(course.ended)
+                course.refuse({*course.ended, *changed})
             elif course.ended:
                 await self._sleep(FIRST_PAUSE_S)
+        course.refuse(changed)
 
     async def report(self) -> None:
         """How far it is, every few seconds; and whom it waits for."""
@@ -328,6 +333,8 @@ async def carry_out(
         if course.under_way:
             left = await admin.list_partition_reassignments(course.under_way)
         ended = course.listed(left)
+        if changed := course.changed(left):
+            await carrier.settle(changed)
         await carrier.report()
         pause = FIRST_PAUSE_S if ended else min(pause * 1.5, PAUSE_S)
         if course.under_way and not ended:
