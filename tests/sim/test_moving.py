@@ -9,7 +9,7 @@ import pytest
 
 from scriba.cli.cluster.cordons import CORDONS, cordon, lift
 from scriba.cli.cluster.moving import Course, Moves, Plan, carry_out, follow, look
-from scriba.cli.cluster.reassign import check, document, page, plan_of
+from scriba.cli.cluster.reassign import check, document, page, plan_of, told_waits
 from scriba.cli.cluster.replicas import spread
 from scriba.cli.cluster.throttles import RATES, REPLICAS, Throttling, limited, take_back_all
 from scriba.cli.problems import CommandError
@@ -349,6 +349,34 @@ def test_partitions_that_would_wait_for_a_broker_which_is_gone_are_left_as_they_
         where = next(w for w, replicas in facts.placed.items() if {*replicas} == {5, 6})
         under_way, stuck = await stage.admin(lambda a: begin(a, {where: (4, 6)}))
         assert {*under_way} == {*stuck} == {where}
+
+    play(script)
+
+
+def test_partitions_that_nobody_leads_are_left_as_they_are() -> None:
+    """A move of them would end when who has their records is back, and no sooner."""
+    lost = TopicPartition("lost", 0)
+
+    async def begin(admin: Admin) -> dict[TopicPartition, list[int]]:
+        await admin.alter_partition_reassignments({lost: (5,)})
+        facts, under_way = await look(admin)
+        return await follow(admin, facts, under_way)
+
+    async def script(stage: Stage) -> None:
+        topic = NewTopic("lost", assignments={0: [6]})
+        await stage.admin(lambda admin: admin.create_topics([topic]))
+        stage.kill(6)
+        await stage.until(lambda: stage.image.brokers[6].fenced)
+        facts, _ = await stage.admin(look)
+        plan, waits = plan_of(lambda known: drain(known, {6}), facts, {6})
+        assert {*plan} == {w for w, r in facts.placed.items() if 6 in r and w != lost}
+        assert waits == {lost: [6]}
+        cause, fix = told_waits(waits, facts)
+        assert cause == "1 partition waits for broker 6, which is fenced: left as it is"
+        assert fix == "start it, and run the command again; scriba topic why lost-0 says more"
+        with pytest.raises(CommandError, match=r"nobody leads lost-0: .* wait for broker 6, which"):
+            check({lost: (5,)}, facts)
+        assert await stage.admin(begin) == {lost: [6]}
 
     play(script)
 

@@ -53,16 +53,22 @@ async def look(admin: Admin) -> tuple[Seen, Moves]:
     """What brokers hold, what is under way counted as done; and that."""
     cluster = await admin.describe_cluster(include_fenced=True)
     under_way = await admin.list_partition_reassignments()
-    placed = {
-        TopicPartition(topic.name, each.partition): each.replicas
+    partitions = {
+        TopicPartition(topic.name, each.partition): each
         for _, topic in sorted((await described(admin)).items())
         for each in topic.partitions
     }
+    placed = {where: each.replicas for where, each in partitions.items()}
     placed.update({where: move.target for where, move in under_way.items() if where in placed})
     places = {
         node.id: Place(node.id, node.host, node.rack)
         for node in cluster.nodes
         if node.id not in cluster.fenced
+    }
+    leaderless = {
+        where: away
+        for where, each in partitions.items()
+        if each.leader is None and (away := [b for b in each.replicas if b not in places])
     }
     logs = await logs_on(admin, places)
     sizes: dict[TopicPartition, int] = {}
@@ -72,7 +78,8 @@ async def look(admin: Admin) -> tuple[Seen, Moves]:
     closed = {at for at, dirs in logs.items() if dirs and all(each.cordoned for each in dirs)}
     racks = {node.id: node.rack for node in cluster.nodes}
     asked = await placements(admin, sorted({where.topic for where in placed}))
-    return Facts(placed, sizes, places, racks, asked, frozenset(closed)), under_way
+    facts = Facts(placed, sizes, places, racks, asked, frozenset(closed), leaderless=leaderless)
+    return facts, under_way
 
 
 async def logs_on(admin: Admin, brokers: Iterable[int]) -> dict[int, list[LogDir]]:
@@ -350,7 +357,7 @@ async def follow(
 ) -> dict[TopicPartition, list[int]]:
     """Returns when none of these is under way any more, but for those that wait for a broker which
     is away: they are returned, with whom they wait for."""
-    waits = {w: away for w, move in moves.items() if (away := facts.away(w, move.target))}
+    waits = {w: away for w, move in moves.items() if (away := facts.holding_up(w, move.target))}
     rest = {where for where in moves if where not in waits}
     pause = FIRST_PAUSE_S
     while rest and (rest := {*await admin.list_partition_reassignments(rest)}):

@@ -187,23 +187,26 @@ def plan_of(
     fixed = {
         where
         for where, replicas in facts.placed.items()
-        if facts.away(where, (broker for broker in replicas if broker not in leaving))
+        if facts.holding_up(where, (broker for broker in replicas if broker not in leaving))
     }
     plan = make(replace(facts, fixed=fixed))
     if not plan:
-        raise CommandError(*told_waits(waits))
+        raise CommandError(*told_waits(waits, facts))
     return plan, waits
 
 
-def told_waits(waits: Waits) -> tuple[str, str]:
+def told_waits(waits: Waits, facts: Seen) -> tuple[str, str]:
     """The line for what is left as it is, and what to do about it."""
     away = sorted({broker for brokers in waits.values() for broker in brokers})
     those = f"{counted(len(waits), 'partition')} wait{'s' if len(waits) == 1 else ''}"
     left = "it is" if len(waits) == 1 else "they are"
     drained = " ".join(map(str, away))
+    offline = next((where for where in waits if where in facts.leaderless), None)
     return (
         f"{those} for {fenced_brokers(away)}: left as {left}",
-        f"start it, or scriba cluster drain {drained}, and run the command again",
+        f"start it, or scriba cluster drain {drained}, and run the command again"
+        if offline is None
+        else f"start it, and run the command again; scriba topic why {offline} says more",
     )
 
 
@@ -289,6 +292,11 @@ def check(wanted: Plan, facts: Seen) -> None:
                 f"{where} names broker {closed}, whose log directories are all cordoned or nearly "
                 "full: it gets no new replica",
                 f"choose from {', '.join(map(str, facts.takers()))}",
+            )
+        if waits := facts.awaited(where, replicas):
+            raise CommandError(
+                f"nobody leads {where}: a move of it would wait for {fenced_brokers(waits)}",
+                f"start it first; scriba topic why {where} says more",
             )
         _check_placement(where, replicas, facts)
 
@@ -474,7 +482,7 @@ def _show(
     else:
         print_lines("\n".join(page(found, len(under_way))))
     if waits:
-        warn("; ".join(told_waits(waits)))
+        warn("; ".join(told_waits(waits, facts)))
 
 
 async def _do(
