@@ -162,6 +162,38 @@ def test_broker_alone_is_no_voter_though_it_follows_and_answers() -> None:
     play(story)
 
 
+def test_observer_that_is_gone_is_forgotten_after_a_while() -> None:
+    """Its number is free again for who joins, and nobody waits for what it lacks."""
+    asked = messages.DescribeQuorumRequest(
+        topics=[
+            messages.DescribeQuorumRequestTopicData(
+                topic_name="__cluster_metadata",
+                partitions=[messages.DescribeQuorumRequestPartitionData(partition_index=0)],
+            )
+        ]
+    )
+
+    async def story(quorum: SimQuorum) -> None:
+        await quorum.start()
+        leader = await quorum.leader()
+        new_controller(quorum, 4)
+        await quorum.start(4)
+        await quorum.same_image()
+
+        async def observers() -> list[int]:
+            answer = await ask(quorum, leader, asked)
+            return [each.replica_id for each in answer.topics[0].partitions[0].observers]
+
+        assert await observers() == [4]
+        quorum.kill(4)
+        await asyncio.sleep(290)
+        assert await observers() == [4]
+        await asyncio.sleep(20)
+        assert await observers() == []
+
+    play(story)
+
+
 def test_voter_that_lags_is_refused_by_how_much() -> None:
     async def story(quorum: SimQuorum) -> None:
         await quorum.start()
