@@ -182,6 +182,10 @@ def test_what_cannot_be_is_refused_in_one_line(
     assert "there is no broker 9; there are 1, 2, 3" in typed("unregister", "9").line
     assert "there is no node 9; there are 1, 2, 3" in typed("may-restart", "9").line
     assert "where to is not said" in typed("reassign", "stays").err
+    for words in ("--cancel --to 2", "--list --throttle 9", "--file x --to 2"):
+        idle = typed("reassign", *words.split())
+        assert (idle.code, idle.out) == (2, "")
+        assert " says nothing beside --" in idle.err
     plan = tmp_path / "plan.json"
     twice = [{"topic": "stays", "partition": 0, "replicas": [n]} for n in (2, 3)]
     plan.write_text(json.dumps({"version": 1, "partitions": twice}))
@@ -265,6 +269,10 @@ def test_a_cancel_from_elsewhere_ends_a_command_that_runs(
     words = ("reassign", topic, "--to", "2", "--at-once", "2", "--throttle", "1")
     running = begin(nodes.bootstrap, "cluster", *words)
     eventually(lambda: len(typed("reassign", "--list", "--json").json) == 2)
+    would = typed("reassign", "--cancel", "--dry-run").text
+    assert would == "".join(f"{topic}-{n}: would be cancelled\n" for n in (0, 1))
+    assert typed("reassign", topic + ":1", "--cancel", "--dry-run", "--json").json == [f"{topic}-1"]
+    assert len(typed("reassign", "--list", "--json").json) == 2
     assert typed("reassign", "--cancel").code == 0
     _, err = running.communicate(timeout=300)
     assert running.returncode == 1

@@ -9,7 +9,7 @@ import pytest
 
 from scriba.cli.cluster.cordons import CORDONS, cordon, lift
 from scriba.cli.cluster.moving import Course, Moves, Plan, carry_out, follow, look
-from scriba.cli.cluster.reassign import check, document, page, plan_of
+from scriba.cli.cluster.reassign import check, document, page, plan_of, told_waits
 from scriba.cli.cluster.replicas import spread
 from scriba.cli.cluster.throttles import RATES, REPLICAS, Throttling, limited, take_back_all
 from scriba.cli.problems import CommandError
@@ -279,6 +279,28 @@ def test_a_move_that_is_cancelled_ends_the_command_and_no_more_begin() -> None:
     play(script)
 
 
+def test_a_move_that_is_changed_ends_the_command_which_counts_those_that_are_done() -> None:
+    held, done = TopicPartition("t", 0), TopicPartition("t", 1)
+
+    async def change(admin: Admin) -> None:
+        under_way: Moves = {}
+        while {*under_way} != {held}:
+            await asyncio.sleep(0.05)
+            under_way = await admin.list_partition_reassignments()
+        await asyncio.sleep(2)  # the command has seen that the other one is done
+        await admin.alter_partition_reassignments({held: (4, 5, 7)})
+
+    async def script(stage: Stage) -> None:
+        stage.kill(7)
+        plan: Plan = {held: (4, 7), done: (6, 4)}
+        changing = asyncio.ensure_future(stage.admin(change))
+        with pytest.raises(CommandError, match=r"t-0 was cancelled or changed; 1 of 2 partitions"):
+            await stage.admin(lambda admin: move(stage, admin, lambda facts: plan))
+        await changing
+
+    play(script)
+
+
 def test_partitions_of_a_topic_that_is_deleted_meanwhile_are_left_out_and_told() -> None:
     told: list[str] = []
 
@@ -327,6 +349,34 @@ def test_partitions_that_would_wait_for_a_broker_which_is_gone_are_left_as_they_
         where = next(w for w, replicas in facts.placed.items() if {*replicas} == {5, 6})
         under_way, stuck = await stage.admin(lambda a: begin(a, {where: (4, 6)}))
         assert {*under_way} == {*stuck} == {where}
+
+    play(script)
+
+
+def test_partitions_that_nobody_leads_are_left_as_they_are() -> None:
+    """A move of them would end when who has their records is back, and no sooner."""
+    lost = TopicPartition("lost", 0)
+
+    async def begin(admin: Admin) -> dict[TopicPartition, list[int]]:
+        await admin.alter_partition_reassignments({lost: (5,)})
+        facts, under_way = await look(admin)
+        return await follow(admin, facts, under_way)
+
+    async def script(stage: Stage) -> None:
+        topic = NewTopic("lost", assignments={0: [6]})
+        await stage.admin(lambda admin: admin.create_topics([topic]))
+        stage.kill(6)
+        await stage.until(lambda: stage.image.brokers[6].fenced)
+        facts, _ = await stage.admin(look)
+        plan, waits = plan_of(lambda known: drain(known, {6}), facts, {6})
+        assert {*plan} == {w for w, r in facts.placed.items() if 6 in r and w != lost}
+        assert waits == {lost: [6]}
+        cause, fix = told_waits(waits, facts)
+        assert cause == "1 partition waits for broker 6, which is fenced: left as it is"
+        assert fix == "start it, and run the command again; scriba topic why lost-0 says more"
+        with pytest.raises(CommandError, match=r"nobody leads lost-0: .* wait for broker 6, which"):
+            check({lost: (5,)}, facts)
+        assert await stage.admin(begin) == {lost: [6]}
 
     play(script)
 

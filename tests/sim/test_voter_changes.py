@@ -9,7 +9,7 @@ from scriba.errors import ErrorCode, KafkaError
 from scriba.raft.roles import Role
 from scriba.testing.sim.world.world import SimWorld
 from scriba.wire.messages import quorum as messages
-from tests.sim.quorum_nodes import SimQuorum, play, write, written
+from tests.sim.quorum_nodes import PORT, SimQuorum, play, write, written
 from tests.sim.voter_requests import add_request, ask, new_controller, remove_request, told
 
 
@@ -140,6 +140,56 @@ def test_voter_that_cannot_be_added_is_refused_and_nothing_is_written(
         assert told(answer)[0] is code, told(answer)
         assert text in told(answer)[1]
         assert quorum.node(leader).metadata.quorum.facts == before
+
+    play(story)
+
+
+def test_broker_alone_is_no_voter_though_it_follows_and_answers() -> None:
+    """It would be counted, and would not vote: the next election might have no majority."""
+
+    async def story(quorum: SimQuorum) -> None:
+        await quorum.start()
+        leader = await quorum.leader()
+        new_controller(quorum, 4, process_roles="broker", listeners=f"PLAINTEXT://n4:{PORT}")
+        await quorum.start(4)
+        await quorum.same_image()
+        before = quorum.node(leader).metadata.quorum.facts
+        answer = await ask(quorum, leader, add_request(quorum.node(4)), by=1)
+        assert told(answer)[0] is ErrorCode.INVALID_REQUEST
+        assert f"controller 4 at n4:{PORT} takes no votes" in told(answer)[1]
+        assert quorum.node(leader).metadata.quorum.facts == before
+
+    play(story)
+
+
+def test_observer_that_is_gone_is_forgotten_after_a_while() -> None:
+    """Its number is free again for who joins, and nobody waits for what it lacks."""
+    asked = messages.DescribeQuorumRequest(
+        topics=[
+            messages.DescribeQuorumRequestTopicData(
+                topic_name="__cluster_metadata",
+                partitions=[messages.DescribeQuorumRequestPartitionData(partition_index=0)],
+            )
+        ]
+    )
+
+    async def story(quorum: SimQuorum) -> None:
+        await quorum.start()
+        leader = await quorum.leader()
+        new_controller(quorum, 4)
+        await quorum.start(4)
+        await quorum.same_image()
+
+        async def observers() -> list[int]:
+            answer = await ask(quorum, leader, asked)
+            return [each.replica_id for each in answer.topics[0].partitions[0].observers]
+
+        assert await observers() == [4]
+        quorum.kill(4)
+        await asyncio.sleep(290)
+        assert await observers() == [4]
+        await asyncio.sleep(20)
+        assert await observers() == []
 
     play(story)
 

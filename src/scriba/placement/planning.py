@@ -61,6 +61,9 @@ class Facts(Generic[K]):
     directories are cordoned."""
     fixed: Collection[K] = frozenset()
     """Partitions whose replicas stay where they are."""
+    leaderless: Mapping[K, Collection[int]] = field(default_factory=dict)
+    """Partitions that nobody leads, and their replicas that do not live: no move of them ends
+    before one of those is back."""
 
     def rack(self, broker: int) -> str | None:
         return self.places[broker].rack if broker in self.places else self.racks.get(broker)
@@ -87,7 +90,11 @@ class Facts(Generic[K]):
         """Brokers that do not live, and for which a move to these replicas would wait: it ends when
         all of the target that vote are in sync. Another order alone waits for nobody."""
         wanted = {*target}
-        return [] if wanted == {*self.placed[where]} else self.away(where, wanted)
+        return [] if wanted == {*self.placed[where]} else self.holding_up(where, wanted)
+
+    def holding_up(self, where: K, target: Iterable[int]) -> list[int]:
+        """The same of a move that is under way."""
+        return sorted({*self.away(where, target), *self.leaderless.get(where, ())})
 
 
 @dataclass(frozen=True, slots=True)

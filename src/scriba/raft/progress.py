@@ -163,8 +163,12 @@ class Progress:
         return known
 
     def _forget_silent(self, now: Instant) -> None:
+        self.observers = {replica.voter: replica for replica in self.heard_observers(now)}
+
+    def heard_observers(self, now: Instant) -> list[Replica]:
+        """Those that have not been silent for too long."""
         silent = now.mono_ms - OBSERVER_EXPIRY_MS
-        self.observers = {k: r for k, r in self.observers.items() if r.last_contact > silent}
+        return [each for each in self.observers.values() if each.last_contact > silent]
 
     def committed(self) -> int | None:
         """Up to where a majority has the log on disk, once that reaches into this epoch.

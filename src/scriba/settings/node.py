@@ -28,6 +28,8 @@ NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 ONLY_OF_THE_CLUSTER: Final = "is set at run time for the whole cluster, by its controller"
+OF_THE_BALANCE: Final = frozenset({BALANCE_RUN, "scriba.balance.auto", "scriba.balance.gone.ms"})
+"""Those of one broker would count while it is the active controller, and change with the next."""
 ALL_DIRS: Final = "*"
 """In `cordoned.log.dirs`: every directory, those of later as well."""
 
@@ -117,7 +119,7 @@ class NodeSettings(NodeKeys):
                 raise ConfigError(name, "is read at start only; set it there and restart")
             if cluster and declaration.scope is Scope.PER_BROKER:
                 raise ConfigError(name, "is set per broker, not for the whole cluster")
-            if not cluster and name == BALANCE_RUN:
+            if not cluster and name in OF_THE_BALANCE:
                 raise ConfigError(name, ONLY_OF_THE_CLUSTER)
             declaration.parse(text)
 

@@ -59,7 +59,12 @@ def test_a_move_that_is_given_another_target_ends_the_course() -> None:
     _, plan = moves(2, 0)
     course = Course(plan)
     course.under_way = {at(0), at(1)}
-    assert not course.listed(dict.fromkeys(course.under_way, Reassignment((2, 1), (2,), (1,))))
-    with pytest.raises(CommandError, match="t-1 was cancelled or changed; 0 of 2 partitions moved"):
-        course.listed({at(1): Reassignment((3, 1), (3,), (1,))})
+    left = dict.fromkeys(course.under_way, Reassignment((2, 1), (2,), (1,)))
+    assert not course.listed(left)
+    assert not course.changed(left)
+    left = {at(1): Reassignment((3, 1), (3,), (1,))}
+    assert course.listed(left)
+    assert course.changed(left) == {at(1)}
     assert course.ended == {at(0)}
+    with pytest.raises(CommandError, match="t-1 was cancelled or changed; 0 of 2 partitions moved"):
+        course.refuse(course.changed(left))

@@ -426,6 +426,14 @@ def test_offsets_of_groups_are_written_into_a_directory_that_is_nearly_full() ->
     assert explain(lying(FULL, internal=True))["state"] == CLOSED
 
 
+def test_a_mark_that_a_broker_has_of_its_own_is_raised_for_that_broker() -> None:
+    """One for all brokers would change nothing."""
+    document = explain(lying(NEARLY._replace(own_mark=True)))
+    what, *_, raised = choices(document)[-1]
+    assert what == "raise the mark to 0.96, for broker 1"
+    assert raised == "scriba config set --broker 1 scriba.log.dirs.write.watermark=0.96"
+
+
 def test_a_device_that_refused_a_write_just_now_is_full_whatever_room_it_tells() -> None:
     refused = EventFacts(1, NOW - 30_000, "write_refused", "/a", "takes no writes: ENOSPC")
     document = explain(lying(ROOMY, events=(refused,)))
@@ -566,6 +574,13 @@ def test_a_partition_that_is_being_moved_misses_nothing() -> None:
     assert is_well(document)
     text = page(document, NOW)
     assert "is being moved to 4,2,3, away from 1:\n  broker 4 has 30 of 80 records" in text
+
+
+def test_a_replica_that_is_being_added_is_not_let_in_while_nobody_leads() -> None:
+    given = moving(leader=None, isr=(), last=(1,), brokers={1: FENCED, 4: UP}, held={})
+    (copy,) = explain(given)["move"]["copies"]
+    has = "broker 4 is up, and has everything"
+    assert copy["why"] == f"{has}: it is let in when the partition has a leader"
 
 
 @pytest.mark.parametrize(

@@ -309,6 +309,8 @@ def test_limits_per_address_are_read_and_checked() -> None:
         ({"num.io.threads": "9"}, True, "has no meaning here"),
         ({"ssl.keystore.location": "x"}, False, "security (not served yet)"),
         ({"message.max.bytes": "-1"}, True, "must be at least 0"),
+        ({"scriba.balance.auto": "true"}, False, "for the whole cluster"),
+        ({"scriba.balance.gone.ms": "1000"}, False, "for the whole cluster"),
         ({"mesage.max.bytes": "1"}, True, "did you mean message.max.bytes?"),
     ],
 )

@@ -206,12 +206,11 @@ class DirThrottling:
         await delete_rates(self._admin, self._brokers, [RATE])
 
 
-async def cancel(
+async def moving(
     admin: Admin, brokers: Iterable[int], named: Iterable[TopicPartition] | None
-) -> list[DirMove]:
-    """Ends moves, of these partitions or all; each replica stays where it is."""
+) -> Dirs:
+    """Replicas on their way, of these partitions or all, and the directories in which they are: to
+    ask for those cancels the moves."""
     found = await look(admin, brokers)
     only = None if named is None else set(named)
-    ended = [each for each in found.moving.values() if only is None or each.replica.where in only]
-    await begin(admin, {e.replica: found.current[e.replica] for e in ended}, absent_ok=True)
-    return ended
+    return {at: found.current[at] for at in found.moving if only is None or at.where in only}

@@ -53,16 +53,22 @@ async def look(admin: Admin) -> tuple[Seen, Moves]:
     """What brokers hold, what is under way counted as done; and that."""
     cluster = await admin.describe_cluster(include_fenced=True)
     under_way = await admin.list_partition_reassignments()
-    placed = {
-        TopicPartition(topic.name, each.partition): each.replicas
+    partitions = {
+        TopicPartition(topic.name, each.partition): each
         for _, topic in sorted((await described(admin)).items())
         for each in topic.partitions
     }
+    placed = {where: each.replicas for where, each in partitions.items()}
     placed.update({where: move.target for where, move in under_way.items() if where in placed})
     places = {
         node.id: BrokerLocation(node.id, node.host, node.rack)
         for node in cluster.nodes
         if node.id not in cluster.fenced
+    }
+    leaderless = {
+        where: away
+        for where, each in partitions.items()
+        if each.leader is None and (away := [b for b in each.replicas if b not in places])
     }
     logs = await logs_on(admin, places)
     sizes: dict[TopicPartition, int] = {}
@@ -72,7 +78,8 @@ async def look(admin: Admin) -> tuple[Seen, Moves]:
     closed = {at for at, dirs in logs.items() if dirs and all(each.cordoned for each in dirs)}
     racks = {node.id: node.rack for node in cluster.nodes}
     asked = await placements(admin, sorted({where.topic for where in placed}))
-    return Facts(placed, sizes, places, racks, asked, frozenset(closed)), under_way
+    facts = Facts(placed, sizes, places, racks, asked, frozenset(closed), leaderless=leaderless)
+    return facts, under_way
 
 
 async def logs_on(admin: Admin, brokers: Iterable[int]) -> dict[int, list[LogDir]]:
@@ -202,13 +209,15 @@ class Course:
         """Of topics that were deleted meanwhile."""
 
     def listed(self, left: Moves) -> bool:
-        """Takes in what is still under way; whether something ended. CommandError where somebody
-        has given a partition another target."""
+        """Takes in what is still under way; whether something ended."""
         ended = self.under_way - left.keys()
         self.under_way -= ended
         self.ended |= ended
-        self.refuse({w for w in self.under_way if {*left[w].target} != {*self.plan[w]}})
         return bool(ended)
+
+    def changed(self, left: Moves) -> set[TopicPartition]:
+        """Partitions to which somebody has given another target."""
+        return {w for w in self.under_way if {*left[w].target} != {*self.plan[w]}}
 
     def refuse(self, changed: Collection[TopicPartition]) -> None:
         """CommandError where somebody has cancelled or changed moves of the plan."""
@@ -264,9 +273,11 @@ class Carrier:
         for topic, count in sorted(Counter(where.topic for where in gone).items()):
             self._tell(f"{topic} is deleted: its {counted(count, 'partition')} left out")
 
-    async def settle(self) -> None:
+    async def settle(self, changed: Collection[TopicPartition] = ()) -> None:
         """Compares what ended with the plan. A broker may not have heard of the end yet that the
-        controller has told, so that another state has to last."""
+        controller has told, so that another state has to last. CommandError for a partition that
+        has another state, and for those that somebody has changed: after the others, which are
+        counted in it."""
         course, until = self._course, self._clock() + SETTLE_S
         while course.ended:
             topics = await still_there(
@@ -283,9 +294,10 @@ class Carrier:
             course.moved |= moved
             self._leave_out(gone)
             if course.ended and self._clock() >= until:
-                course.refuse(course.ended)
+                course.refuse({*course.ended, *changed})
             elif course.ended:
                 await self._sleep(FIRST_PAUSE_S)
+        course.refuse(changed)
 
     async def report(self) -> None:
         """How far it is, every few seconds; and whom it waits for."""
@@ -328,6 +340,8 @@ async def carry_out(
         if course.under_way:
             left = await admin.list_partition_reassignments(course.under_way)
         ended = course.listed(left)
+        if changed := course.changed(left):
+            await carrier.settle(changed)
         await carrier.report()
         pause = FIRST_PAUSE_S if ended else min(pause * 1.5, PAUSE_S)
         if course.under_way and not ended:
@@ -343,7 +357,7 @@ async def follow(
 ) -> dict[TopicPartition, list[int]]:
     """Returns when none of these is under way any more, but for those that wait for a broker which
     is away: they are returned, with whom they wait for."""
-    waits = {w: away for w, move in moves.items() if (away := facts.away(w, move.target))}
+    waits = {w: away for w, move in moves.items() if (away := facts.holding_up(w, move.target))}
     rest = {where for where in moves if where not in waits}
     pause = FIRST_PAUSE_S
     while rest and (rest := {*await admin.list_partition_reassignments(rest)}):

@@ -56,6 +56,14 @@ SHOWN: Final = 20
 """Partitions that a plan names for people; a program gets all of them."""
 PLAN_VERSION: Final = 1
 
+IDLE: Final = {
+    "list": ("to", "throttle", "at_once"),
+    "cancel": ("to", "throttle", "at_once"),
+    "file": ("to",),
+    "dir": ("at_once",),
+}
+"""Options of `reassign`, and others that say nothing beside them."""
+
 Waits = Mapping[TopicPartition, Sequence[int]]
 """Partitions that are left as they are, with the brokers that their moves would wait for."""
 NONE: Final[Waits] = {}
@@ -70,6 +78,7 @@ async def reassign(admin: Admin, options: argparse.Namespace) -> int:
         )
     if options.dir is not None and (options.to is not None or any(given[1:])):
         raise Misuse("--dir goes with partitions alone", "move to other brokers first, by --to")
+    _refuse_idle(options)
     if options.list:
         facts, under_way = await look(admin)
         between = await directories.look(admin, facts.places)
@@ -92,6 +101,17 @@ async def reassign(admin: Admin, options: argparse.Namespace) -> int:
     check(wanted, facts)
     plan = {where: to for where, to in wanted.items() if facts.placed[where] != to}
     return await _do(admin, options, facts, under_way, Course(plan))
+
+
+def _refuse_idle(options: argparse.Namespace) -> None:
+    """Misuse for an option that says nothing beside another one: whoever gave it expects more."""
+    for name, idle in IDLE.items():
+        if getattr(options, name) in (None, False):
+            continue
+        for other in idle:
+            if getattr(options, other) is not None:
+                beside = other.replace("_", "-")
+                raise Misuse(f"--{beside} says nothing beside --{name}", "drop one")
 
 
 @with_admin
@@ -167,23 +187,26 @@ def plan_of(
     fixed = {
         where
         for where, replicas in facts.placed.items()
-        if facts.away(where, (broker for broker in replicas if broker not in leaving))
+        if facts.holding_up(where, (broker for broker in replicas if broker not in leaving))
     }
     plan = make(replace(facts, fixed=fixed))
     if not plan:
-        raise CommandError(*told_waits(waits))
+        raise CommandError(*told_waits(waits, facts))
     return plan, waits
 
 
-def told_waits(waits: Waits) -> tuple[str, str]:
+def told_waits(waits: Waits, facts: Seen) -> tuple[str, str]:
     """The line for what is left as it is, and what to do about it."""
     away = sorted({broker for brokers in waits.values() for broker in brokers})
     those = f"{counted(len(waits), 'partition')} wait{'s' if len(waits) == 1 else ''}"
     left = "it is" if len(waits) == 1 else "they are"
     drained = " ".join(map(str, away))
+    offline = next((where for where in waits if where in facts.leaderless), None)
     return (
         f"{those} for {fenced_brokers(away)}: left as {left}",
-        f"start it, or scriba cluster drain {drained}, and run the command again",
+        f"start it, or scriba cluster drain {drained}, and run the command again"
+        if offline is None
+        else f"start it, and run the command again; scriba topic why {offline} says more",
     )
 
 
@@ -270,6 +293,11 @@ def check(wanted: Plan, facts: Seen) -> None:
                 "full: it gets no new replica",
                 f"choose from {', '.join(map(str, facts.takers()))}",
             )
+        if waits := facts.awaited(where, replicas):
+            raise CommandError(
+                f"nobody leads {where}: a move of it would wait for {fenced_brokers(waits)}",
+                f"start it first; scriba topic why {where} says more",
+            )
         _check_placement(where, replicas, facts)
 
 
@@ -287,16 +315,20 @@ def _check_placement(where: TopicPartition, replicas: Sequence[int], facts: Seen
 async def _cancel(admin: Admin, options: argparse.Namespace) -> int:
     named = await partitions_named(admin, options.partitions) if options.partitions else None
     under_way = await admin.list_partition_reassignments(named)
+    brokers = [node.id for node in (await admin.describe_cluster()).nodes]
+    between = await directories.moving(admin, brokers, named)
+    names = [*map(str, under_way), *map(str, between)]
+    if options.dry_run:
+        lines = [f"{name}: would be cancelled" for name in names] or ["nothing is under way"]
+        print_names(names if options.json else lines, options.json)
+        return 0
     if under_way:
         await admin.alter_partition_reassignments(dict.fromkeys(under_way))
-    cluster = await admin.describe_cluster()
-    brokers = [node.id for node in cluster.nodes]
-    between = [str(each.replica) for each in await directories.cancel(admin, brokers, named)]
+    await directories.begin(admin, between, absent_ok=True)
     if not await admin.list_partition_reassignments():
         named_too = await _gone_with_a_rate(admin, brokers, under_way)
         await take_back_all(admin, [*brokers, *named_too], under_way)
         await delete_rates(admin, brokers, [directories.RATE])
-    names = [*map(str, under_way), *between]
     lines = [f"{name}: cancelled" for name in names] or ["nothing was under way"]
     print_names(names if options.json else lines, options.json)
     return 0
@@ -450,7 +482,7 @@ def _show(
     else:
         print_lines("\n".join(page(found, len(under_way))))
     if waits:
-        warn("; ".join(told_waits(waits)))
+        warn("; ".join(told_waits(waits, facts)))
 
 
 async def _do(

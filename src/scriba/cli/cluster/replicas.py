@@ -58,7 +58,7 @@ async def spread(admin: Admin, factor: int, off: frozenset[int] = frozenset()) -
     await carry_out(admin, facts, course, None)
     waits.update(await follow(admin, facts, under_way))
     if waits:
-        cause, fix = told_waits(waits)
+        cause, fix = told_waits(waits, facts)
         raise CommandError(f"{counted(len(course.moved), 'partition')} moved, {cause}", fix)
     return Growth(len(course.moved), len(facts.placed) - len(own))
 

@@ -303,6 +303,8 @@ def _behind(facts: Facts, broker: int) -> str:
         return "does not tell how far it has come"
     if most > end:
         return f"catches up: it has {end:,} of {most:,}"
+    if leader is None:
+        return "has everything: it is let in when the partition has a leader"
     return "has everything: it is let in within moments"
 
 

@@ -48,6 +48,8 @@ class LogDirFacts(NamedTuple):
     """Whether `cordoned.log.dirs` names it."""
     watermark: float = 0.0
     """`scriba.log.dirs.write.watermark` of its broker."""
+    own_mark: bool = False
+    """Whether that was set for this broker, so that one for all brokers does not count."""
 
 
 class EventFacts(NamedTuple):

@@ -25,6 +25,7 @@ from scriba.client.diagnosis.explain import explain
 from scriba.client.diagnosis.facts import BrokerFacts, EventFacts, Facts, Held, LogDirFacts
 from scriba.client.diagnosis.log_dirs import WATERMARK
 from scriba.client.model import TopicPartition
+from scriba.config import Source
 from scriba.peers.addresses import parse_address
 from scriba.peers.errors import ClientError
 from scriba.settings.placement import PLACEMENT, ReplicaPlacement, replica_placement
@@ -50,6 +51,7 @@ class _Told(NamedTuple):
     asks: bool = False
     """Whether it would ask replicas what they have before an unclean election."""
     watermark: float = 0.0
+    own_mark: bool = False
     cordoned: tuple[str, ...] = ()
     """The directories that its settings cordon."""
 
@@ -140,6 +142,7 @@ def _dir_facts(directories: Sequence[LogDir], said: _Told) -> list[LogDirFacts]:
             each.cordoned,
             _ALL_DIRS in said.cordoned or each.path in said.cordoned,
             said.watermark,
+            said.own_mark,
         )
         for each in directories
     ]
@@ -230,6 +233,7 @@ async def _told(
         await _events_at(admin, node, host, texts.get(LISTENER, ""), limit_ms),
         texts.get(UNCLEAN_WAIT, "") not in ("", "0"),
         float(texts.get(WATERMARK) or 0),
+        WATERMARK in entries and entries[WATERMARK].source is Source.DYNAMIC_BROKER_CONFIG,
         tuple(each.strip() for each in texts.get(CORDONED, "").split(",")),
     )
 

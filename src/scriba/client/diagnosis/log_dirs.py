@@ -151,11 +151,14 @@ def ways_out(facts: Facts) -> Iterator[tuple[str, str, int | None, str | None]]:
         yield what, "what is deleted", None, None
     yield from _elsewhere(facts, leader)
     if wrong == NEARLY_FULL and (mark := _higher(directory)) is not None:
+        whose, where = "for all brokers", "--cluster"
+        if directory.own_mark:
+            whose, where = f"for broker {leader}", f"--broker {leader}"
         yield (
-            f"raise the mark to {mark:g}, for all brokers",
+            f"raise the mark to {mark:g}, {whose}",
             "nothing; less room is kept for deleting, compacting and metadata",
             0,
-            f"scriba config set --cluster {WATERMARK}={mark:g}",
+            f"scriba config set {where} {WATERMARK}={mark:g}",
         )
 
 

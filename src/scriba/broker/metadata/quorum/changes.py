@@ -243,11 +243,18 @@ class VoterChanges:
         left = max(deadline - self._clock.mono_ms(), 1)
         patience = min(left, self._settings.controller_quorum_request_timeout_ms)
         try:
-            low, high = await transport.kraft_levels(new.voter.id, address, patience)
+            levels = await transport.kraft_levels(new.voter.id, address, patience)
         except (ClientError, WireError) as error:
             raise KafkaError(
                 ErrorCode.REQUEST_TIMED_OUT, f"{where} does not answer: {error}"
             ) from error
+        if levels is None:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST,
+                f"{where} takes no votes; name the address of its listener "
+                f"{self._settings.controller_names[0]}, which a broker alone does not have",
+            )
+        low, high = levels
         if not low <= KRAFT_LEVEL <= high:
             raise KafkaError(
                 ErrorCode.INVALID_REQUEST,

@@ -81,5 +81,5 @@ def _describe_partition(
         leader_epoch=raft.epoch,
         high_watermark=raft.high_watermark,
         current_voters=[state(replica) for replica in raft.progress.voters.values()],
-        observers=[state(replica) for replica in raft.progress.observers.values()],
+        observers=[state(replica) for replica in raft.progress.heard_observers(now)],
     )

@@ -46,6 +46,7 @@ from scriba.wire.messages.quorum import (
     RemoveRaftVoterRequest,
     RemoveRaftVoterResponse,
     UpdateRaftVoterResponse,
+    VoteRequest,
 )
 from scriba.wire.schema import Message
 
@@ -97,8 +98,11 @@ class QuorumTransport(Protocol):
         """For how many milliseconds a voter has not fetched from the leader, as that knows; None
         where it never has."""
 
-    async def kraft_levels(self, peer: int, address: Address, patience_ms: int) -> tuple[int, int]:
-        """The levels of kraft.version that a node supports; ClientError when it cannot be asked."""
+    async def kraft_levels(
+        self, peer: int, address: Address, patience_ms: int
+    ) -> tuple[int, int] | None:
+        """The levels of kraft.version that a node supports, None where it takes no votes: a broker
+        that is nothing else, or its other listener. ClientError when it cannot be asked."""
 
     def send(self, peer: int, request: Request, voters: Mapping[int, Voter]) -> None: ...
 
@@ -209,12 +213,16 @@ class WireTransport:
         )
         return silence_of(response, voter)
 
-    async def kraft_levels(self, peer: int, address: Address, patience_ms: int) -> tuple[int, int]:
+    async def kraft_levels(
+        self, peer: int, address: Address, patience_ms: int
+    ) -> tuple[int, int] | None:
         software = {"client_software_name": "scriba", "client_software_version": __version__}
         answer = await self._channels.call_at(
             peer, address, ApiVersionsRequest(**software), purpose=CHANGES, timeout_ms=patience_ms
         )
         assert isinstance(answer, ApiVersionsResponse)
+        if all(api.api_key != VoteRequest.KEY for api in answer.api_keys):
+            return None
         for feature in answer.supported_features:
             if feature.name == KRAFT_VERSION:
                 return feature.min_version, feature.max_version
