@@ -181,6 +181,24 @@ def test_id_of_a_controller_that_lives_is_refused_at_the_start(node_id: int, joi
     play(story)
 
 
+@pytest.mark.parametrize("leads", [True, False], ids=["active", "voter"])
+def test_broker_alone_does_not_take_the_id_of_a_controller_that_lives(leads: bool) -> None:
+    """It would take what the active controller says for its own words, and follow nobody."""
+
+    async def story(quorum: SimQuorum) -> None:
+        await quorum.start()
+        await registered(quorum)
+        leader = await quorum.leader()
+        taken = next(i for i in quorum.ids if (i == leader) is leads)
+        new_controller(quorum, 4, node_id=str(taken), **BROKER)
+        assert await refusal(quorum, 4) == (
+            f"controller {taken} lives at n{taken}:{PORT} with another directory: give this one "
+            "another node.id, or stop that one first"
+        )
+
+    play(story)
+
+
 def test_id_of_a_controller_that_lives_is_refused_with_a_used_disk_too() -> None:
     async def story(quorum: SimQuorum) -> None:
         await quorum.start()

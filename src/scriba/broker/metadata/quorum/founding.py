@@ -189,12 +189,13 @@ class Founding:
         )
 
     async def _refuse_living(self, answer: DescribeClusterResponse) -> None:
-        """Two controllers with one id would take turns in telling the others who they are."""
+        """Two controllers with one id would take turns in telling the others who they are; a broker
+        alone would follow nobody while the controller with its id is active."""
         own = self._identity
         here = {(host, port) for _, host, port in own.endpoints}
         for known in answer.brokers:
             address = (known.host, known.port)
-            if not here or known.broker_id != own.voter.id or address in here:
+            if known.broker_id != own.voter.id or address in here:
                 continue
             if await self._lives(answer.cluster_id, address):
                 raise StartError(
