@@ -123,6 +123,28 @@ def test_address_of_another_voter_is_told_with_who_answers_there() -> None:
     play(story)
 
 
+def test_address_of_a_listener_for_clients_is_told_as_that() -> None:
+    async def story(quorum: SimQuorum) -> None:
+        await quorum.start()
+        await quorum.leader()
+        new_controller(quorum, 4, **BROKER)
+        await quorum.start(4)
+        new_controller(quorum, 5, servers="n4:9092,n9:9093")
+        quorum.nodes[5].boot()
+
+        def waits() -> str | None:
+            node = quorum.nodes[5].node
+            told = node.events.since() if node is not None else []
+            return next((e.text for e in told if e.kind is EventKind.QUORUM_WAITS), None)
+
+        assert await quorum.until(waits, 60, "it says nothing") == (
+            "waits for an answer of n9:9093; n4:9092 is no listener for controllers: correct "
+            "controller.quorum.bootstrap.servers"
+        )
+
+    play(story)
+
+
 # ---- features ----
 
 
