@@ -29,7 +29,7 @@ def test_a_node_is_killed_paused_and_started_from_a_second_terminal(tmp_path: Pa
         assert cluster.node("pause", "1").rstrip().endswith("paused")
         status = Path(f"/proc/{second}/status").read_text()
         assert "State:\tT" in status
-        assert "is paused" in cluster.node("start", "1", code=1)
+        assert "is paused; scriba node resume 1" in cluster.node("start", "1", code=1)
         assert cluster.node("resume", "1").rstrip().endswith("up")
         assert "is not paused" in cluster.node("resume", "1", code=1)
         assert "there is no node 2; there are 1" in cluster.node("kill", "2", code=1)

@@ -123,6 +123,28 @@ def test_address_of_another_voter_is_told_with_who_answers_there() -> None:
     play(story)
 
 
+def test_address_of_a_listener_for_clients_is_told_as_that() -> None:
+    async def story(quorum: SimQuorum) -> None:
+        await quorum.start()
+        await quorum.leader()
+        new_controller(quorum, 4, **BROKER)
+        await quorum.start(4)
+        new_controller(quorum, 5, servers="n4:9092,n9:9093")
+        quorum.nodes[5].boot()
+
+        def waits() -> str | None:
+            node = quorum.nodes[5].node
+            told = node.events.since() if node is not None else []
+            return next((e.text for e in told if e.kind is EventKind.QUORUM_WAITS), None)
+
+        assert await quorum.until(waits, 60, "it says nothing") == (
+            "waits for an answer of n9:9093; n4:9092 is no listener for controllers: correct "
+            "controller.quorum.bootstrap.servers"
+        )
+
+    play(story)
+
+
 # ---- features ----
 
 
@@ -177,6 +199,24 @@ def test_id_of_a_controller_that_lives_is_refused_at_the_start(node_id: int, joi
         assert quorum.node(3).metadata.quorum.raft.voters == voters
         quorum.kill(node_id)
         await quorum.start(new)
+
+    play(story)
+
+
+@pytest.mark.parametrize("leads", [True, False], ids=["active", "voter"])
+def test_broker_alone_does_not_take_the_id_of_a_controller_that_lives(leads: bool) -> None:
+    """It would take what the active controller says for its own words, and follow nobody."""
+
+    async def story(quorum: SimQuorum) -> None:
+        await quorum.start()
+        await registered(quorum)
+        leader = await quorum.leader()
+        taken = next(i for i in quorum.ids if (i == leader) is leads)
+        new_controller(quorum, 4, node_id=str(taken), **BROKER)
+        assert await refusal(quorum, 4) == (
+            f"controller {taken} lives at n{taken}:{PORT} with another directory: give this one "
+            "another node.id, or stop that one first"
+        )
 
     play(story)
 

@@ -113,6 +113,8 @@ def parse_voters(items: Sequence[str]) -> tuple[Voter, ...]:
         match = _HOST_PORT.fullmatch(address)
         if not at or not number.isascii() or not number.isdigit() or not match:
             raise _wrong("controller.quorum.voters", item, "must be id@host:port")
+        if not 0 < int(match["port"]) < 65536:
+            raise _wrong("controller.quorum.voters", item, "the port must be from 1 to 65535")
         voter = Voter(int(number), match["v6"] or match["host"], int(match["port"]))
         for other in voters:
             if other.node_id == voter.node_id or other[1:] == voter[1:]:

@@ -246,7 +246,10 @@ class NodeSettings(NodeKeys):
         """Everything that no single value can tell. ConfigError at the first contradiction."""
         if self.broker_id not in (-1, self.node_id):
             raise self._refuse("broker.id", f"differs from node.id={self.node_id}; drop it")
+        if not self.process_roles:
+            raise ConfigError("process.roles", "must name broker, controller or both")
         self._check_quorum()
+        self._check_followers()
         if self.topic_defaults.retention_ms == 0:
             raise ConfigError("log.retention.ms", "must be -1 (for ever) or at least 1 ms")
         if not self.data_dirs:
@@ -273,6 +276,17 @@ class NodeSettings(NodeKeys):
         self.check_groups()
         self.check_cleaner()
         self.check_metrics(self.scriba_allow_insecure_bind)
+
+    def _check_followers(self) -> None:
+        """Whether a fetch that its leader keeps waiting is taken for a dead leader, or for lag."""
+        waits_ms = self.replica_fetch_wait_max_ms
+        for name in ("replica.socket.timeout.ms", "replica.lag.time.max.ms"):
+            if self.value(name) < waits_ms:
+                raise self._refuse(
+                    name,
+                    f"must be at least replica.fetch.wait.max.ms={waits_ms}, for which a leader "
+                    "keeps a fetch waiting",
+                )
 
     def _check_quorum(self) -> None:
         """Whether the roles of this node, its listeners and the quorum go together."""

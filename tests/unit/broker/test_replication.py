@@ -258,6 +258,33 @@ def test_a_quiet_replica_joins_as_soon_as_its_broker_is_known() -> None:
     play(script, replica_lag_time_max_ms=600_000)
 
 
+def test_a_replica_whose_broker_is_unfenced_while_its_fetch_waits_joins_with_the_next() -> None:
+    """The one that waits has been counted: what it finds when its time is over says nothing."""
+
+    async def script(brokers: Brokers) -> None:
+        follower = await three_records(brokers)
+        brokers.kill(3)
+        await brokers.until(lambda: brokers.image("t").isr == (2,))
+        await brokers.boot(3)
+        follower.epoch = brokers.nodes[3].broker_epoch
+        leader = brokers.nodes[2]
+        unfenced = brokers.nodes[1].image.brokers[3]
+        leader.image.brokers[3] = unfenced._replace(fenced=True)
+        leader.replicas._follow_brokers(leader.image)
+        follower.session = (0, 0)
+        await follower.fetch(asks(3, last_epoch=0))
+        waiting = asyncio.ensure_future(follower.fetch(wait_ms=300))
+        await asyncio.sleep(0.1)
+        leader.image.brokers[3] = unfenced
+        leader.replicas._follow_brokers(leader.image)
+        await waiting
+        assert brokers.image("t").isr == (2,)
+        await follower.fetch()
+        await brokers.until(lambda: set(brokers.image("t").isr) == {2, 3}, seconds=1)
+
+    play(script, replica_lag_time_max_ms=600_000)
+
+
 def test_a_follower_with_records_of_a_dead_leader_truncates_and_is_whole_again() -> None:
     async def script(brokers: Brokers) -> None:
         await brokers.create("t", (2, 3, 1), configs={"min.insync.replicas": "1"})

@@ -186,7 +186,10 @@ BOTH = {**CONTROLLER, "listeners": "PLAINTEXT://localhost:9092,CONTROLLER://loca
         ({"controller.quorum.voters": "2@b:1,3@c:1"}, "does not name this controller; add 1@"),
         ({**BOTH, "controller.quorum.voters": "1@a:1,1@b:1"}, "is given twice"),
         ({**BOTH, "controller.quorum.voters": "1@a:1,2@a:1"}, "is given twice"),
+        ({**BOTH, "controller.quorum.voters": "1@a:1,2@b:0"}, "port must be from 1 to 65535"),
+        ({**BOTH, "controller.quorum.voters": "1@a:1,2@b:65536"}, "port must be from 1 to 65535"),
         ({**BOTH, "controller.quorum.bootstrap.servers": "nowhere"}, "must be host:port"),
+        ({"process.roles": ""}, "must name broker, controller or both"),
     ],
 )
 def test_roles_listeners_and_controllers_must_go_together(
@@ -196,6 +199,17 @@ def test_roles_listeners_and_controllers_must_go_together(
         NodeSettings.parse({"node.id": "1", **given})
     assert complaint in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+def test_a_followers_patience_is_longer_than_its_leader_keeps_it_waiting() -> None:
+    """Else each of its fetches fails while nobody writes, or it leaves the in-sync set for that."""
+    waits = {"replica.fetch.wait.max.ms": "500"}
+    for name in ("replica.socket.timeout.ms", "replica.lag.time.max.ms"):
+        with pytest.raises(ConfigError, match="must be at least") as refused:
+            NodeSettings.parse({**waits, name: "499"})
+        assert refused.value.name == name
+        assert "replica.fetch.wait.max.ms=500" in str(refused.value)
+        NodeSettings.parse({**waits, name: "500"})
 
 
 def test_a_node_that_names_itself_is_told_of_nobody_else() -> None:

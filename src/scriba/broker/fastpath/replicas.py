@@ -191,6 +191,7 @@ class ReplicaFetchFastPath:
         broker = node.image.brokers.get(replica)
         if (
             session is None
+            or session.anew
             or not session.counted
             or broker is None
             or broker.epoch != self._replica_epoch

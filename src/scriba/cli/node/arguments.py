@@ -93,13 +93,16 @@ def _joining(made: argparse.ArgumentParser) -> None:
 
 
 def _nodes(text: str) -> int:
-    return AUTO if text == "auto" else _several(text)
+    return AUTO if text == "auto" else _several(text, ", nor auto")
 
 
-def _several(text: str) -> int:
+def _several(text: str, nor: str = "") -> int:
     from scriba.cli.node.layout import MOST_NODES
 
-    number = at_least(int, 1)(text)
+    try:
+        number = at_least(int, 1)(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number{nor}") from None
     if number > MOST_NODES:
         raise argparse.ArgumentTypeError(f"must be at most {MOST_NODES}")
     return number

@@ -279,7 +279,10 @@ class Nodes:
 
     async def _start(self, child: Child) -> None:
         if child.is_alive:
-            raise CommandError(f"node {child.place.id} is {child.state.value} (pid {child.pid})")
+            what = f"node {child.place.id} is {child.state.value}"
+            if child.state is State.PAUSED:
+                raise CommandError(what, f"scriba node resume {child.place.id}")
+            raise CommandError(f"{what} (pid {child.pid})")
         try:
             await self.start(child)
         except StartError as error:

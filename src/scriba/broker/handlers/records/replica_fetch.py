@@ -128,8 +128,8 @@ def fetch(
         return FetchResponse(error_code=error.code)
     if counted:
         session.heard.ms = node.world.clock.mono_ms()
-        if not session.counted:
-            session.look_again()  # what it said before it was known counts now
+        if session.anew or not session.counted:
+            session.look_again()  # what it said before it was known, or could join, counts now
     session.counted = counted
     look = Look(session, request, min(request.max_bytes, node.settings.fetch_max_bytes), counted)
     named = sum(len(topic.partitions) for topic in request.topics)

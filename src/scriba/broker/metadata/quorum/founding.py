@@ -81,6 +81,8 @@ class Founding:
         self._known = known
         self._may_found = may_found
         self._met: dict[int, Identity] = {}
+        self._for_clients: set[Address] = set()
+        """Addresses of which somebody said that no controllers are asked there."""
 
     def meet(self, identity: Identity) -> None:
         """Another controller without a cluster names itself."""
@@ -160,6 +162,10 @@ class Founding:
         except ClientError:
             return None
         assert isinstance(answer, DescribeClusterResponse)
+        if answer.error_code == ErrorCode.MISMATCHED_ENDPOINT_TYPE:
+            self._for_clients.add(address)
+        else:
+            self._for_clients.discard(address)
         return None if answer.error_code else answer
 
     async def _call(self, address: Address, request: Message) -> Any:
@@ -189,12 +195,13 @@ class Founding:
         )
 
     async def _refuse_living(self, answer: DescribeClusterResponse) -> None:
-        """Two controllers with one id would take turns in telling the others who they are."""
+        """Two controllers with one id would take turns in telling the others who they are; a broker
+        alone would follow nobody while the controller with its id is active."""
         own = self._identity
         here = {(host, port) for _, host, port in own.endpoints}
         for known in answer.brokers:
             address = (known.host, known.port)
-            if not here or known.broker_id != own.voter.id or address in here:
+            if known.broker_id != own.voter.id or address in here:
                 continue
             if await self._lives(answer.cluster_id, address):
                 raise StartError(
@@ -236,12 +243,18 @@ class Founding:
             )
 
     def _tell(self, answers: Sequence[DescribeClusterResponse | None]) -> None:
-        silent = [
-            f"{host}:{port}"
-            for (host, port), answer in zip(self._others, answers, strict=True)
-            if answer is None
-        ]
-        text = "for the controller with the lowest id, which founds it"
-        if silent:
-            text = f"for an answer of {', '.join(silent)}"
-        self._note(EventKind.QUORUM_WAITS, "cluster", f"waits {text}")
+        silent = [a for a, answer in zip(self._others, answers, strict=True) if answer is None]
+        wrong = [address for address in silent if address in self._for_clients]
+        waiting = [address for address in silent if address not in self._for_clients]
+        text = "waits for the controller with the lowest id, which founds it"
+        if waiting or wrong:
+            text = f"waits for an answer of {_listed(waiting) if waiting else 'a controller'}"
+        if wrong:
+            voters = wrong[0] in self._configured
+            key = "controller.quorum.voters" if voters else "controller.quorum.bootstrap.servers"
+            text += f"; {_listed(wrong)} is no listener for controllers: correct {key}"
+        self._note(EventKind.QUORUM_WAITS, "cluster", text)
+
+
+def _listed(addresses: Sequence[Address]) -> str:
+    return ", ".join(f"{host}:{port}" for host, port in addresses)

@@ -113,6 +113,7 @@ class Followed:
 
 class FollowerSession:
     __slots__ = (
+        "anew",
         "broker_epoch",
         "counted",
         "epoch",
@@ -142,6 +143,8 @@ class FollowerSession:
         self.last_used_ms = 0
         self.counted = False
         """Whether its fetches count, as far as the metadata was known when it last fetched."""
+        self.anew = False
+        """Whether the next fetch looks at everything, as if all of it were named."""
         self.heard = Heard()
         self.followed: dict[Key, Followed] = {}
         self.news: dict[Followed, None] = {}
@@ -174,7 +177,8 @@ class FollowerSession:
             followed.detach()
 
     def look_again(self) -> None:
-        """Has the next fetch look at everything, as if all of it were named."""
+        """Has the fetch that arrives look at everything, as if all of it were named."""
+        self.anew = False
         self.news.update(dict.fromkeys(self.followed.values()))
 
     def tell_moved(self, now_ms: int) -> None:
@@ -289,9 +293,12 @@ class FollowerSessions:
         self._end([each for each in self._sessions.values() if each.replica not in registered])
 
     def look_again(self, replica: int) -> None:
-        """The broker may join in-sync sets again: what it has is looked at with its next fetch."""
+        """The broker may join in-sync sets again: what it has is looked at with its next fetch.
+
+        Not by one that waits: that has been counted, and would take the news for nothing.
+        """
         for session in self.of(replica):
-            session.look_again()
+            session.anew = True
 
     def close(self) -> None:
         self._end(list(self._sessions.values()))
