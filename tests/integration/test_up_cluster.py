@@ -99,6 +99,8 @@ def test_what_was_acknowledged_outlives_a_node_and_it_catches_up(
     ) == 1
     assert len({each["end_offset"] for each in why["replicas"] if each["broker"] != 2}) == 1
     assert [each["broker"] for each in why["awaited"]] == [2]
+    assert why["since_ms"] is not None, "the nodes were asked what they have told"
+    assert "isr_shrunk" in [each["kind"] for each in why["events"]]
     assert [each["command"] for each in why["choices"]] == ["scriba node start 2"]
     (elsewhere,) = json.loads(
         scriba("topic", "why", f"{TOPIC}-0", "-b", cluster.bootstrap, "--json", cwd=tmp_path)

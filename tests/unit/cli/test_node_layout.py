@@ -1,5 +1,6 @@
 """Nodes side by side under one directory: who there is, on which ports, and what does not fit."""
 
+import dataclasses
 import json
 import socket
 from itertools import count
@@ -9,6 +10,7 @@ import pytest
 
 from scriba.cli.node.layout import (
     HOST,
+    METRICS,
     Layout,
     check_ports,
     check_shared,
@@ -20,6 +22,7 @@ from scriba.cli.node.layout import (
     properties_file,
     save,
     settings_of,
+    without_metrics,
 )
 from scriba.cli.problems import Misuse
 from scriba.config import StartError
@@ -100,6 +103,7 @@ def test_clients_ports_may_change_and_controllers_keep_theirs(tmp_path: Path) ->
         (9301, 9204),
         (9302, 9205),
     ]
+    assert [p.metrics_port for p in moved.nodes] == [9303, 9304, 9305]
     with pytest.raises(StartError, match="port 9203 would be that of node 1 and of node 2"):
         lay_out(str(tmp_path), 3, None, 9202)
 
@@ -173,7 +177,16 @@ def test_what_differs_from_node_to_node_cannot_be_given_for_all() -> None:
 
 
 def test_metrics_have_a_port_for_each_node() -> None:
-    shared = {"scriba.metrics.listener": "http://127.0.0.1:9404"}
-    assert metrics_of(shared, 2) == {"scriba.metrics.listener": "http://127.0.0.1:9406"}
-    assert metrics_of({"scriba.metrics.listener": "http://127.0.0.1:0"}, 2) == {}
-    assert metrics_of({}, 1) == {}
+    node = plan(1, 0, count(9092)).nodes[0]
+    assert metrics_of({}, node, 0) == {METRICS: "http://127.0.0.1:9094"}
+    shared = {METRICS: "http://127.0.0.1:9404"}
+    assert metrics_of(shared, node, 2) == {METRICS: "http://127.0.0.1:9406"}
+    for said in ("http://127.0.0.1:0", ""):
+        assert metrics_of({METRICS: said}, node, 2) == {}
+    assert metrics_of({}, dataclasses.replace(node, metrics_port=None), 0) == {}
+
+
+def test_a_directory_without_ports_for_metrics_goes_without(tmp_path: Path) -> None:
+    old = stored(tmp_path, without_metrics(plan(3, 0, count(9200))))
+    assert lay_out(str(tmp_path), None, None, None) == old
+    assert not any(each.metrics_port for each in lay_out(str(tmp_path), 3, None, 9300).nodes)

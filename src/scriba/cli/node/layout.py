@@ -5,6 +5,7 @@
     DIR/node-1/              its data
 
 Controllers keep their ports for good: each finds the others by them before it knows anything else.
+Listeners for metrics are there for `scriba topic why`, which asks each node what it has told.
 """
 
 import dataclasses
@@ -60,6 +61,13 @@ class NodeSpec:
     port: int | None = None
     """Where clients and brokers reach it; a controller alone has none."""
     controller_port: int | None = None
+    metrics_port: int | None = None
+    """Where it tells metrics and events, unless a setting says where."""
+
+    @property
+    def ports(self) -> Iterator[int]:
+        every = (self.port, self.controller_port, self.metrics_port)
+        return (port for port in every if port is not None)
 
     @property
     def is_controller(self) -> bool:
@@ -119,7 +127,7 @@ def plan(brokers: int, controllers: int, ports: Iterator[int]) -> Layout:
         NodeSpec(FIRST_CONTROLLER + number, (CONTROLLER,), None, next(ports))
         for number in range(controllers)
     )
-    return Layout(tuple(places))
+    return Layout(tuple(dataclasses.replace(each, metrics_port=next(ports)) for each in places))
 
 
 def counted_up(first: int) -> Iterator[int]:
@@ -147,10 +155,9 @@ def lay_out(data: str, brokers: int | None, controllers: int | None, port: int |
     if port is None:
         return known
     ports = counted_up(port)
-    moved = tuple(
-        dataclasses.replace(place, port=next(ports)) if place.is_broker else place
-        for place in known.nodes
-    )
+    replace = dataclasses.replace
+    moved = tuple(replace(p, port=next(ports)) if p.is_broker else p for p in known.nodes)
+    moved = tuple(replace(p, metrics_port=next(ports)) if p.metrics_port else p for p in moved)
     _check_distinct(moved)
     return Layout(moved)
 
@@ -177,9 +184,7 @@ def check_numbers(data: str, known: Layout, brokers: int | None, controllers: in
 def _check_distinct(places: Sequence[NodeSpec]) -> None:
     seen: dict[int, int] = {}
     for place in places:
-        for port in (place.port, place.controller_port):
-            if port is None:
-                continue
+        for port in place.ports:
             if port in seen:
                 raise StartError(
                     f"port {port} would be that of node {seen[port]} and of node {place.id}: "
@@ -188,12 +193,15 @@ def _check_distinct(places: Sequence[NodeSpec]) -> None:
             seen[port] = place.id
 
 
+def without_metrics(layout: Layout) -> Layout:
+    """Where settings say on which ports metrics are told, if at all."""
+    return Layout(tuple(dataclasses.replace(each, metrics_port=None) for each in layout.nodes))
+
+
 def check_ports(layout: Layout) -> None:
     """StartError where a port is taken; nothing has been started by then."""
     for place in layout.nodes:
-        for port in (place.port, place.controller_port):
-            if port is None:
-                continue
+        for port in place.ports:
             with socket.socket() as trial:
                 trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 try:
@@ -259,6 +267,7 @@ def _read(document: Any) -> Layout:
             tuple(map(str, node["roles"])),
             node.get("port"),
             node.get("controller_port"),
+            node.get("metrics_port"),
         )
         for node in document["nodes"]
     )
@@ -339,12 +348,16 @@ def check_shared(names: Iterable[tuple[str, str]]) -> None:
             )
 
 
-_METRICS: Final = "scriba.metrics.listener"
+METRICS: Final = "scriba.metrics.listener"
 
 
-def metrics_of(shared: Mapping[str, str], index: int) -> dict[str, str]:
-    """Where a node tells its metrics, if they are asked for: ports are counted up here, too."""
-    match = re.fullmatch(r"(.*:)(\d+)(/?)", shared.get(_METRICS, ""))
+def metrics_of(shared: Mapping[str, str], place: NodeSpec, index: int) -> dict[str, str]:
+    """Where a node tells its metrics: as asked for, with ports that are counted up, or on the port
+    that it has for them."""
+    if METRICS not in shared:
+        port = place.metrics_port
+        return {} if port is None else {METRICS: f"http://{HOST}:{port}"}
+    match = re.fullmatch(r"(.*:)(\d+)(/?)", shared[METRICS])
     if match is None or match[2] == "0":
         return {}
-    return {_METRICS: f"{match[1]}{int(match[2]) + index}{match[3]}"}
+    return {METRICS: f"{match[1]}{int(match[2]) + index}{match[3]}"}

@@ -21,6 +21,7 @@ from scriba import __version__
 from scriba.cli.node.arguments import DATA
 from scriba.cli.node.control import Answer, held, listening, wait_for_former
 from scriba.cli.node.layout import (
+    METRICS,
     Layout,
     NodeSpec,
     check_ports,
@@ -31,6 +32,7 @@ from scriba.cli.node.layout import (
     properties_file,
     save,
     settings_of,
+    without_metrics,
 )
 from scriba.cli.output import counted
 from scriba.cli.problems import CommandError
@@ -366,13 +368,14 @@ def run(options: argparse.Namespace, shared: Mapping[str, str]) -> int:
 
     data: str = options.data
     layout = lay_out(data, options.nodes, options.controllers, options.port)
+    used = without_metrics(layout) if METRICS in shared else layout
     if not os.path.isdir(data):
-        check_ports(layout)  # before anything is made
+        check_ports(used)  # before anything is made
     with held(data):
         wait_for_former(data_directory(data, place.id) for place in layout.nodes)
-        check_ports(layout)
+        check_ports(used)
         settings = {
-            place.id: {**shared, **metrics_of(shared, n), **settings_of(layout, place, data)}
+            place.id: {**shared, **metrics_of(shared, place, n), **settings_of(layout, place, data)}
             for n, place in enumerate(layout.nodes)
         }
         save(data, layout, settings)
