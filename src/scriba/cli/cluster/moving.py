@@ -309,9 +309,26 @@ class Carrier:
         held = sizes_in(await logs_on(self._admin, sorted(new)))
         arrived = course.moved | course.ended
         line = self._progress.line(self._progress.copied(arrived, held), len(arrived), self._told)
-        fenced = {*(await self._admin.describe_cluster(include_fenced=True)).fenced}
-        away = sorted(fenced & {b for w in course.under_way for b in course.plan[w]})
+        away = await self._awaited()
         self._tell(f"{line}, waits for {fenced_brokers(away)}" if away else line)
+
+    async def _awaited(self) -> set[int]:
+        """Fenced brokers without which what is under way does not end: those that replicas go to,
+        and where nobody leads any more, those that have what is to be copied."""
+        course, placed = self._course, self._facts.placed
+        fenced = {*(await self._admin.describe_cluster(include_fenced=True)).fenced}
+        away = fenced & {b for w in course.under_way for b in course.plan[w]}
+        left = {w for w in course.under_way if not fenced.isdisjoint(placed[w])}
+        if left:
+            topics = await still_there(
+                self._admin.describe_topics(sorted({where.topic for where in left}))
+            )
+            for topic in topics.values():
+                for each in topic.partitions:
+                    where = TopicPartition(topic.name, each.partition)
+                    if each.leader is None and where in left:
+                        away |= fenced & {*each.replicas}
+        return away
 
 
 async def carry_out(
