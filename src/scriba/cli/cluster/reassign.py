@@ -44,7 +44,7 @@ from scriba.cli.output import (
 from scriba.cli.parsing.partitions import partitions_named
 from scriba.cli.problems import FAILED, CommandError, Misuse
 from scriba.cli.session import with_admin
-from scriba.client import Admin, ConfigResource, LogDir, ReplicaLog, TopicPartition
+from scriba.client import Admin, ConfigResource, TopicPartition
 from scriba.placement.planning import CannotPlan, copied, loads
 from scriba.placement.planning import balance as plan_balance
 from scriba.placement.planning import drain as plan_drain
@@ -353,38 +353,51 @@ async def _between_dirs(admin: Admin, options: argparse.Namespace) -> int:
     wanted = {Replica(broker, where): path for where in named}
     found = await directories.look(admin, [broker])
     directories.check(wanted, found)
-    held = {where: log.size for d in found.dirs[broker].values() for where, log in _whole(d)}
-    rows = [
-        (str(replica.where), found.current[replica], path, held[replica.where])
-        for replica in wanted
-        if found.current[replica] != path
-    ]
+    away = found.away(wanted)
     if options.json:
         keys = ("partition", "from", "to", "bytes")
-        print_json(
-            {"broker": broker, "partitions": [dict(zip(keys, row, strict=True)) for row in rows]}
-        )
-    elif rows:
-        shown = [(*row[:3], size(row[3])) for row in rows[:SHOWN]]
-        print_lines("\n".join(table(["PARTITION", "FROM", "TO", "SIZE"], shown)))
+        rows = [dict(zip(keys, row, strict=True)) for row in _dir_rows(away, found)]
+        print_json({"broker": broker, "partitions": rows})
     else:
-        print_lines("every replica is where it should be")
+        _show_dirs(away, found)
     if not options.dry_run:
-        await _carry_out_dirs(admin, options, wanted)
+        await _carry_out_dirs(admin, options, away, found.leaving(wanted))
     return 0
 
 
-def _whole(directory: LogDir) -> list[tuple[TopicPartition, ReplicaLog]]:
-    return [(where, log) for where, log in directory.replicas.items() if not log.future]
+def _dir_rows(
+    away: dict[Replica, str], found: directories.Found
+) -> list[tuple[str, str, str, int]]:
+    return [
+        (str(each.where), found.current[each], path, found.sizes[each])
+        for each, path in away.items()
+    ]
+
+
+def _show_dirs(away: dict[Replica, str], found: directories.Found) -> None:
+    if not away:
+        print_lines("every replica is where it should be")
+        return
+    shown = [(*row[:3], size(row[3])) for row in _dir_rows(away, found)[:SHOWN]]
+    print_lines("\n".join(table(["PARTITION", "FROM", "TO", "SIZE"], shown)))
 
 
 async def _carry_out_dirs(
-    admin: Admin, options: argparse.Namespace, wanted: dict[Replica, str]
+    admin: Admin,
+    options: argparse.Namespace,
+    away: dict[Replica, str],
+    leaving: dict[Replica, str],
 ) -> None:
-    limits = [] if options.throttle is None else [DirThrottling(admin, options.throttle, wanted)]
+    """Replicas go where they are wanted; those that are there and were about to leave, stay."""
+    if leaving:
+        await directories.begin(admin, leaving)
+        note(f"{counted(len(leaving), 'move')} to another directory cancelled")
+    if not away:
+        return
+    limits = [] if options.throttle is None else [DirThrottling(admin, options.throttle, away)]
     async with limited(limits):
-        await directories.begin(admin, wanted)
-        await directories.follow(admin, wanted)
+        await directories.begin(admin, away)
+        await directories.follow(admin, away)
 
 
 async def _do_file(
@@ -405,7 +418,11 @@ async def _do_file(
     known = {replica: path for replica, path in dirs.items() if replica in found.current}
     directories.check(known, found)
     directories.check_paths(dirs, found)
-    _show(options, facts, under_way, plan)
+    away = found.away(known)
+    if options.json or plan or not away:
+        _show(options, facts, under_way, plan)
+    else:
+        _show_dirs(away, found)
     if options.dry_run:
         return 0
     limits: list[Limit] = []
@@ -417,8 +434,11 @@ async def _do_file(
     async with limited(limits):
         await directories.begin(admin, dirs, absent_ok=True)
         code = await _carried_out(admin, options, facts, under_way, course)
+        # Of those that have come meanwhile, most came to where they are wanted.
+        now = await directories.look(admin, {replica.broker for replica in dirs})
         await directories.begin(admin, dirs)
-        await directories.follow(admin, dirs)
+        if left := {**away, **now.away(dirs)}:
+            await directories.follow(admin, left)
     return code
 
 
