@@ -182,6 +182,11 @@ def test_what_cannot_be_is_refused_in_one_line(
     assert "there is no broker 9; there are 1, 2, 3" in typed("unregister", "9").line
     assert "there is no node 9; there are 1, 2, 3" in typed("may-restart", "9").line
     assert "where to is not said" in typed("reassign", "stays").err
+    assert "one of --file, --list, --cancel" in typed("reassign").err
+    with pytest.raises(SystemExit):
+        main(["cluster", "balance", "--throttle", "10M"])
+    misused = capsys.readouterr().err
+    assert "'10M' is not a whole number; write it in digits, without a unit" in misused
     for words in ("--cancel --to 2", "--list --throttle 9", "--file x --to 2"):
         idle = typed("reassign", *words.split())
         assert (idle.code, idle.out) == (2, "")

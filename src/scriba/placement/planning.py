@@ -26,6 +26,7 @@ from typing import Final, Generic, TypeVar
 
 from scriba.placement.spreading import BrokerLocation, shared
 from scriba.settings.placement import ReplicaPlacement
+from scriba.text import counted
 
 K = TypeVar("K", bound=tuple[str, int])
 """A partition: topic and index."""
@@ -191,7 +192,8 @@ def _too_few(facts: Facts[K], where: K, broker: int, staying: list[int]) -> str:
             f"scriba.replica.placement, and none would stay{told}"
         )
     stay = len(staying) - len(cordoned)
-    return f"{topic}-{index} needs {len(replicas)} brokers, and {stay} would stay{told}"
+    needed = counted(len(replicas), "broker")
+    return f"{topic}-{index} needs {needed}, and {stay} would stay{told}"
 
 
 def _listed(brokers: Iterable[int]) -> str:

@@ -315,29 +315,53 @@ def test_a_plan_is_read_from_a_file_of_kafkas_tools(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text",
+    ("text", "why"),
     [
-        "{",
-        "[]",
-        "5",
-        '{"partitions": [{"topic": "t"}]}',
-        '{"partitions": 3}',
-        '{"partitions": {}}',
-        '{"partitions": [null]}',
-        "[" * 100_000,
-        '{"version": 2, "partitions": []}',
-        '{"partitions": [{"topic": "t", "partition": 0, "replicas": "12"}]}',
-        '{"partitions": [{"topic": "t", "partition": 0, "replicas": [true]}]}',
-        '{"partitions": [{"topic": "t", "partition": "0", "replicas": [1]}]}',
-        '{"partitions": [{"topic": 7, "partition": 0, "replicas": [1]}]}',
-        '{"partitions": [{"topic": "t", "partition": 0, "replicas": [1], "log_dirs": [7]}]}',
+        ("{", "it is not JSON at line 1, column 2"),
+        ("[]", "the whole of it is not an object: []"),
+        ("5", "the whole of it is not an object: 5"),
+        ("\udcff", "it is not text in UTF-8"),
+        ("{}", '"partitions" is missing'),
+        ('{"partitions": [{"topic": "t"}]}', '"partition" is missing'),
+        ('{"partitions": 3}', '"partitions" is not a list: 3'),
+        ('{"partitions": {}}', '"partitions" is not a list: {}'),
+        ('{"partitions": [null]}', 'one of "partitions" is not an object: null'),
+        ("[" * 100_000, "it is nested too deeply"),
+        ('{"version": 2, "partitions": []}', "version 2 is not known, 1 is"),
+        (
+            '{"partitions": [{"topic": "t", "partition": 0, "replicas": "12"}]}',
+            '"replicas" is not a list: "12"',
+        ),
+        (
+            '{"partitions": [{"topic": "t", "partition": 0, "replicas": [true]}]}',
+            "a replica of t-0 is not a whole number: true",
+        ),
+        (
+            '{"partitions": [{"topic": "t", "partition": "0", "replicas": [1]}]}',
+            '"partition" is not a whole number: "0"',
+        ),
+        (
+            '{"partitions": [{"topic": 7, "partition": 0, "replicas": [1]}]}',
+            '"topic" is not a string: 7',
+        ),
+        (
+            '{"partitions": [{"topic": "t", "partition": 0, "replicas": [1], "log_dirs": [7]}]}',
+            "a directory of t-0 is not a string: 7",
+        ),
     ],
 )
-def test_what_is_no_plan_is_not_taken_for_one(tmp_path: Path, text: str) -> None:
+def test_what_is_no_plan_is_told_in_words(tmp_path: Path, text: str, why: str) -> None:
     file = tmp_path / "plan.json"
-    file.write_text(text)
-    with pytest.raises(CommandError, match="is no plan"):
+    file.write_bytes(text.encode(errors="surrogateescape"))
+    with pytest.raises(CommandError) as refused:
         read_plan(str(file))
+    assert refused.value.cause == f"{file} is no plan: {why}"
+    assert refused.value.fix.startswith('write {"partitions": [{"topic": "orders", ')
+
+
+def test_a_single_broker_that_is_needed_is_told_as_one() -> None:
+    with pytest.raises(CannotPlan, match="t-0 needs 1 broker, and 0 would stay"):
+        drain(facts({"t-0": (1,)}, 1), {1})
 
 
 # ---- topics that say where their replicas are to be ----

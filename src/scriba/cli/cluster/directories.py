@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from scriba.cli.cluster.moving import Pace
+from scriba.cli.cluster.plan_file import no_plan
 from scriba.cli.cluster.throttles import delete_rates
 from scriba.cli.output import counted, note
 from scriba.cli.problems import CommandError
@@ -136,13 +137,12 @@ def check_paths(wanted: Dirs, found: Found) -> None:
 
 
 def read_dirs(name: str) -> dict[Replica, str]:
-    """The directories that a plan in the form of Kafka's tools names."""
+    """The directories that a plan in the form of Kafka's tools names, which `read_plan` took."""
     dirs: dict[Replica, str] = {}
     try:
         for each in json.loads(Path(name).read_text("utf-8"))["partitions"]:
-            where = TopicPartition(str(each["topic"]), int(each["partition"]))
-            paths = [str(path) for path in each.get("log_dirs") or ()]
-            replicas = [int(broker) for broker in each["replicas"]]
+            where = TopicPartition(each["topic"], each["partition"])
+            paths, replicas = each.get("log_dirs", []), each["replicas"]
             if paths and len(paths) != len(replicas):
                 raise CommandError(
                     f"{name}: {where} has {len(replicas)} replicas and {len(paths)} log_dirs",
@@ -151,8 +151,8 @@ def read_dirs(name: str) -> dict[Replica, str]:
             for broker, path in zip(replicas, paths, strict=False):
                 if path != ANY:
                     dirs[Replica(broker, where)] = path.rstrip("/") or "/"
-    except (ValueError, TypeError, KeyError) as error:
-        raise CommandError(f"{name} is no plan ({error!r})", 'write "log_dirs": [...]') from None
+    except ValueError as error:
+        raise no_plan(name, error) from None
     return dirs
 
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from scriba.cli.cluster import directories
 from scriba.cli.cluster.cordons import Cordons, cordon, lift, lifting
@@ -22,6 +22,7 @@ from scriba.cli.cluster.moving import (
     follow,
     look,
 )
+from scriba.cli.cluster.plan_file import no_plan, of_kind, part
 from scriba.cli.cluster.throttles import (
     Limit,
     Throttling,
@@ -50,8 +51,6 @@ from scriba.placement.planning import balance as plan_balance
 from scriba.placement.planning import drain as plan_drain
 from scriba.placement.planning import fill as plan_fill
 
-T = TypeVar("T")
-
 SHOWN: Final = 20
 """Partitions that a plan names for people; a program gets all of them."""
 PLAN_VERSION: Final = 1
@@ -74,7 +73,8 @@ async def reassign(admin: Admin, options: argparse.Namespace) -> int:
     given = [bool(options.partitions), options.file is not None, options.list, options.cancel]
     if sum(given[1:]) > 1 or not any(given) or (options.partitions and (given[1] or given[2])):
         raise Misuse(
-            "what is to move", "name partitions and --to or --dir, or one of --file, --list"
+            "what is to move is not said",
+            "name partitions and --to or --dir, or give one of --file, --list, --cancel",
         )
     if options.dir is not None and (options.to is not None or any(given[1:])):
         raise Misuse("--dir goes with partitions alone", "move to other brokers first, by --to")
@@ -217,30 +217,21 @@ def read_plan(name: str) -> Plan:
     """The partitions of a file in the form of Kafka's tools."""
     plan: Plan = {}
     try:
-        document = _is(dict, json.loads(Path(name).read_text("utf-8")))
+        document = of_kind(dict, json.loads(Path(name).read_text("utf-8")), "the whole of it")
         if document.get("version", PLAN_VERSION) != PLAN_VERSION:
-            raise ValueError(f"version {document['version']} is not known")
-        for each in _is(list, document["partitions"]):
-            _is(dict, each)
-            where = TopicPartition(_is(str, each["topic"]), _is(int, each["partition"]))
+            raise ValueError(f"version {document['version']!r} is not known, {PLAN_VERSION} is")
+        for each in part(list, document, "partitions"):
+            of_kind(dict, each, 'one of "partitions"')
+            where = TopicPartition(part(str, each, "topic"), part(int, each, "partition"))
             if where in plan:
                 raise CommandError(f"{name} names {where} twice", "name each partition once")
-            plan[where] = tuple(_is(int, broker) for broker in _is(list, each["replicas"]))
-            for path in _is(list, each.get("log_dirs", [])):
-                _is(str, path)
-    except (ValueError, KeyError, RecursionError) as error:
-        raise CommandError(
-            f"{name} is no plan ({error!r})",
-            'write {"partitions": [{"topic": ..., "partition": ..., "replicas": [...]}]}',
-        ) from None
+            replicas = part(list, each, "replicas")
+            plan[where] = tuple(of_kind(int, one, f"a replica of {where}") for one in replicas)
+            for path in of_kind(list, each.get("log_dirs", []), '"log_dirs"'):
+                of_kind(str, path, f"a directory of {where}")
+    except (ValueError, RecursionError) as error:
+        raise no_plan(name, error) from None
     return plan
-
-
-def _is(kind: type[T], value: Any) -> T:
-    """The value, if it is of this kind: `"12"` is not the brokers 1 and 2, nor `true` broker 1."""
-    if type(value) is not kind:
-        raise ValueError(f"{value!r} is not a {kind.__name__}")
-    return value
 
 
 async def check_brokers(
