@@ -5,7 +5,7 @@ import asyncio
 import json
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -46,10 +46,11 @@ from scriba.cli.parsing.partitions import partitions_named
 from scriba.cli.problems import FAILED, CommandError, Misuse
 from scriba.cli.session import with_admin
 from scriba.client import Admin, ConfigResource, TopicPartition
-from scriba.placement.planning import CannotPlan, copied, loads
+from scriba.placement.planning import CannotPlan, Shortage, copied, loads, shortages
 from scriba.placement.planning import balance as plan_balance
 from scriba.placement.planning import drain as plan_drain
 from scriba.placement.planning import fill as plan_fill
+from scriba.settings.placement import PLACEMENT
 
 SHOWN: Final = 20
 """Partitions that a plan names for people; a program gets all of them."""
@@ -172,7 +173,8 @@ async def add(admin: Admin, options: argparse.Namespace) -> int:
 async def balance(admin: Admin, options: argparse.Namespace) -> int:
     facts, under_way = await look(admin)
     plan, waits = plan_of(plan_balance, facts)
-    return await _do(admin, options, facts, under_way, Course(plan), waits)
+    short = shortages(facts, plan)
+    return await _do(admin, options, facts, under_way, Course(plan), waits, short)
 
 
 def plan_of(
@@ -207,6 +209,15 @@ def told_waits(waits: Waits, facts: Seen) -> tuple[str, str]:
         f"start it, or scriba cluster drain {drained}, and run the command again"
         if offline is None
         else f"start it, and run the command again; scriba topic why {offline} says more",
+    )
+
+
+def told_shortage(short: Shortage) -> str:
+    return (
+        f"{short.topic} asks for {counted(short.asked, 'replica')} in rack {short.rack} "
+        f"({PLACEMENT}), where {counted(short.brokers, 'broker')} can take them: "
+        f"{counted(short.partitions, 'partition')} with fewer; start more brokers there, or ask "
+        "for fewer"
     )
 
 
@@ -485,15 +496,22 @@ def _listed(brokers: Sequence[int]) -> str:
 
 
 def _show(
-    options: argparse.Namespace, facts: Seen, under_way: Moves, plan: Plan, waits: Waits = NONE
+    options: argparse.Namespace,
+    facts: Seen,
+    under_way: Moves,
+    plan: Plan,
+    waits: Waits = NONE,
+    short: Sequence[Shortage] = (),
 ) -> None:
-    found = document(facts, plan, waits)
+    found = document(facts, plan, waits, short)
     if options.json:
         print_json(found)
     else:
         print_lines("\n".join(page(found, len(under_way))))
     if waits:
         warn("; ".join(told_waits(waits, facts)))
+    for each in short:
+        warn(told_shortage(each))
 
 
 async def _do(
@@ -503,10 +521,11 @@ async def _do(
     under_way: Moves,
     course: Course,
     waits: Waits = NONE,
+    short: Sequence[Shortage] = (),
 ) -> int:
     """Shows the plan and carries it out; FAILED where something was left as it is."""
     plan = course.plan
-    _show(options, facts, under_way, plan, waits)
+    _show(options, facts, under_way, plan, waits, short)
     if options.dry_run:
         return 0
     limits: list[Limit] = []
@@ -543,7 +562,9 @@ async def _carried_out(
     return FAILED if stuck else 0
 
 
-def document(facts: Seen, plan: Plan, waits: Waits = NONE) -> dict[str, Any]:
+def document(
+    facts: Seen, plan: Plan, waits: Waits = NONE, short: Sequence[Shortage] = ()
+) -> dict[str, Any]:
     """A plan as a difference: of each partition, and of each broker."""
     after = {**facts.placed, **plan}
     brokers = {b for replicas in (*facts.placed.values(), *plan.values()) for b in replicas}
@@ -564,6 +585,7 @@ def document(facts: Seen, plan: Plan, waits: Waits = NONE) -> dict[str, Any]:
             {"topic": where.topic, "partition": where.partition, "waits_for": list(away)}
             for where, away in waits.items()
         ],
+        "short": [asdict(each) for each in short],
         "brokers": [
             {
                 "id": broker,
@@ -578,6 +600,8 @@ def document(facts: Seen, plan: Plan, waits: Waits = NONE) -> dict[str, Any]:
 
 def page(found: dict[str, Any], under_way: int) -> list[str]:
     lines = [f"{counted(under_way, 'move')} under way already"] if under_way else []
+    if not found["partitions"] and found["short"]:
+        return [*lines, "nothing can be moved to where it should be"]
     if not found["partitions"]:
         return [*lines, "every replica is where it should be"]
     rows = [
