@@ -108,8 +108,9 @@ def test_whoever_asked_for_a_move_is_told_how_fast_it_goes_and_how_long_it_takes
     play(script, count=1, **DIRS)
     *told, last = capsys.readouterr().err.splitlines()
     line = r"note: 0 of 1 replica, [\d.]+ .B of [\d.]+ MB, [\d.]+ kB/s, (\d+) s left"
-    left = [found and int(found[1]) for found in (re.fullmatch(line, each) for each in told)]
-    assert left
+    matched = [found for each in told if (found := re.fullmatch(line, each))]
+    assert 0 < len(matched) == len(told)
+    left = [int(found[1]) for found in matched]
     assert left == sorted(left, reverse=True)
     assert last.startswith("note: 1 replica moved in ")
 
