@@ -182,6 +182,11 @@ def test_what_cannot_be_is_refused_in_one_line(
     assert "there is no broker 9; there are 1, 2, 3" in typed("unregister", "9").line
     assert "there is no node 9; there are 1, 2, 3" in typed("may-restart", "9").line
     assert "where to is not said" in typed("reassign", "stays").err
+    assert "one of --file, --list, --cancel" in typed("reassign").err
+    with pytest.raises(SystemExit):
+        main(["cluster", "balance", "--throttle", "10M"])
+    misused = capsys.readouterr().err
+    assert "'10M' is not a whole number; write it in digits, without a unit" in misused
     for words in ("--cancel --to 2", "--list --throttle 9", "--file x --to 2"):
         idle = typed("reassign", *words.split())
         assert (idle.code, idle.out) == (2, "")
@@ -207,6 +212,20 @@ def test_what_cannot_be_is_refused_in_one_line(
     assert typed("reassign", "stays", "--to", "1").code == 0
     assert typed("reassign", "--cancel").code == 0
     assert replicas(nodes, "stays") == [(1,)]
+
+
+def test_a_replica_that_is_in_its_directory_already_is_not_said_to_have_moved(
+    nodes: ScribaNodes, tmp_path: Path, topic: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with SyncAdmin(bootstrap_servers=nodes.bootstrap) as admin:
+        admin.create_topics([NewTopic(topic, assignments={0: [2]})])
+        (directory,) = admin.describe_log_dirs([2])[2]
+    plan = tmp_path / "plan.json"
+    there = {"topic": topic, "partition": 0, "replicas": [2], "log_dirs": [directory.path]}
+    plan.write_text(json.dumps({"version": 1, "partitions": [there]}))
+    for words in ([topic, "--dir", f"2:{directory.path}"], ["--file", str(plan)]):
+        assert main(["cluster", "reassign", *words, *at(nodes)]) == 0
+        assert capsys.readouterr() == ("every replica is where it should be\n", "")
 
 
 def test_a_plan_with_directories_begins_nothing_where_a_throttle_is_another(

@@ -1,5 +1,6 @@
 """Observers of nodes that are processes: what a person types, and a link that is down."""
 
+import json
 from collections.abc import Iterator
 
 import pytest
@@ -82,3 +83,23 @@ def test_what_a_placement_forbids_is_refused_in_one_line(
     assert "names rack zone-9, where no broker is; they are in zone-1, zone-2, zone-3" in wrong.line
     nobody = typed("cluster", "promote", "zone-1")
     assert "no topic has observers in rack zone-1" in nobody.line
+
+
+def test_a_placement_that_asks_for_more_than_a_rack_has_is_told_by_a_balance(
+    nodes: ScribaNodes, topic: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def typed(*words: str) -> Done:
+        code = main([*words, "--bootstrap", nodes.bootstrap, "--timeout", "60"])
+        return Done(code, *capsys.readouterr())
+
+    with SyncAdmin(bootstrap_servers=nodes.bootstrap) as admin:
+        admin.create_topics([NewTopic(topic, assignments={0: [1, 2]})])
+    assert typed("config", "set", "--topic", topic, f"{PLACEMENT}=voters=2@zone-3").code == 0
+    told = f"{topic} asks for 2 replicas in rack zone-3 ({PLACEMENT}), where 1 broker can take them"
+    eventually(lambda: told in typed("cluster", "balance", "--dry-run").err)
+    planned = typed("cluster", "balance", "--dry-run", "--json")
+    assert json.loads(planned.out)["short"] == [
+        {"topic": topic, "rack": "zone-3", "asked": 2, "brokers": 1, "partitions": 1}
+    ]
+    with SyncAdmin(bootstrap_servers=nodes.bootstrap) as admin:
+        admin.delete_topics([topic])

@@ -182,6 +182,9 @@ def test_a_producer_is_told_why_its_partition_takes_nothing(cluster: Cluster) ->
     for text in (page, errors[-1]):
         assert "nobody leads it: it can be neither written nor read" in text
         assert "    scriba node start 2\n" in text
+    where = " again (if scriba up --nodes runs it, in the folder of that); loses nothing\n"
+    assert where in errors[-1]
+    assert where not in page, "which is asked for in that folder"
     assert cluster.node("start", "2").endswith("up\n")
     with SyncProducer(bootstrap_servers=cluster.bootstrap) as producer:
         assert producer.send("alone", b"x").offset == 0

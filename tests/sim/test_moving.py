@@ -398,6 +398,34 @@ def test_who_is_waited_for_is_told_while_it_is_away() -> None:
     play(script)
 
 
+def test_whoever_has_the_last_replica_is_waited_for_as_well_when_it_dies_during_the_move() -> None:
+    """It is no target, and yet nothing goes on without it; of the other topic it only followed."""
+    told: list[str] = []
+
+    async def script(stage: Stage) -> None:
+        topics = [
+            NewTopic("lost", assignments={0: [6]}),
+            NewTopic("kept", assignments={0: [4, 6]}),
+        ]
+        await stage.admin(lambda admin: admin.create_topics(topics))
+        stage.kill(7)
+        plan: Plan = {TopicPartition("lost", 0): (7,), TopicPartition("kept", 0): (4, 7)}
+        moving = asyncio.ensure_future(
+            stage.admin(lambda admin: move(stage, admin, lambda _: plan, told=told.append))
+        )
+        line = "0 of 2 partitions, 0 B of 0 B, waits for broker"
+        await stage.until(lambda: f"{line} 7, which is fenced" in told)
+        stage.kill(6)
+        await stage.until(lambda: f"{line}s 6, 7, which are fenced" in told)
+        await stage.cluster.nodes[7].start()
+        line = line.replace("0 of 2", "1 of 2")
+        await stage.until(lambda: f"{line} 6, which is fenced" in told)
+        await stage.cluster.nodes[6].start()
+        assert (await moving).moved == {*plan}
+
+    play(script)
+
+
 def test_a_cordoned_broker_is_given_nothing_and_refused_by_name() -> None:
     async def script(stage: Stage) -> None:
         cordons = await stage.admin(lambda admin: cordon(admin, [7]))

@@ -26,6 +26,7 @@ from typing import Final, Generic, TypeVar
 
 from scriba.placement.spreading import BrokerLocation, shared
 from scriba.settings.placement import ReplicaPlacement
+from scriba.text import counted
 
 K = TypeVar("K", bound=tuple[str, int])
 """A partition: topic and index."""
@@ -126,6 +127,37 @@ def copied(before: Placement[K], after: Placement[K], facts: Facts[K]) -> int:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Shortage:
+    """A rack that has fewer brokers than a topic asks for, whatever is moved."""
+
+    topic: str
+    rack: str
+    asked: int
+    brokers: int
+    """Those of the rack that take replicas."""
+    partitions: int
+    """How many have fewer replicas there than asked for."""
+
+
+def shortages(facts: Facts[K], plan: Placement[K]) -> list[Shortage]:
+    """What placements ask for that no plan can give, as it is when this one is carried out."""
+    takers: dict[str | None, set[int]] = {}
+    for broker in facts.takers():
+        takers.setdefault(facts.rack(broker), set()).add(broker)
+    short: Counter[tuple[str, str]] = Counter()
+    for where, before in facts.placed.items():
+        asked = facts.asked.get(where[0])
+        for rack, count in asked.racks.items() if asked is not None else ():
+            held = {broker for broker in plan.get(where, before) if facts.rack(broker) == rack}
+            if len(held | takers.get(rack, set())) < count:
+                short[where[0], rack] += 1
+    return [
+        Shortage(topic, rack, facts.asked[topic].racks[rack], len(takers.get(rack, ())), partitions)
+        for (topic, rack), partitions in short.items()
+    ]
+
+
 # ---- the plans ----
 
 
@@ -191,7 +223,8 @@ def _too_few(facts: Facts[K], where: K, broker: int, staying: list[int]) -> str:
             f"scriba.replica.placement, and none would stay{told}"
         )
     stay = len(staying) - len(cordoned)
-    return f"{topic}-{index} needs {len(replicas)} brokers, and {stay} would stay{told}"
+    needed = counted(len(replicas), "broker")
+    return f"{topic}-{index} needs {needed}, and {stay} would stay{told}"
 
 
 def _listed(brokers: Iterable[int]) -> str:

@@ -1,6 +1,7 @@
 """Replicas move between directories of one broker: while clients write, and whatever ends it."""
 
 import asyncio
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,8 @@ from scriba.broker.handlers.admin.replicas import alter_replica_log_dirs
 from scriba.broker.node import Node
 from scriba.broker.partitions.partition import Partition
 from scriba.broker.request import ANONYMOUS, Context
+from scriba.cli.cluster.directories import Replica, begin, follow
+from scriba.client import Admin, TopicPartition
 from scriba.errors import ErrorCode
 from scriba.events import EventKind
 from scriba.records.batch import Record, encode_batch, read_header
@@ -28,7 +31,7 @@ from scriba.wire.messages.admin import (
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,
 )
-from tests.unit.broker.brokers import Brokers, play
+from tests.unit.broker.brokers import PORT, Brokers, play
 from tests.unit.broker.moving import (
     BROKER,
     DIRS,
@@ -89,6 +92,27 @@ def test_a_replica_moves_while_a_client_writes() -> None:
         assert values(brokers.partition(1, "t")) == sent
 
     play(script, count=1, **DIRS)
+
+
+def test_whoever_asked_for_a_move_is_told_how_fast_it_goes_and_how_long_it_takes(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    async def script(brokers: Brokers) -> None:
+        await filled(brokers)
+        await slow(brokers, 200_000)
+        wanted = {Replica(1, TopicPartition("t", 0)): elsewhere(home(brokers))}
+        async with Admin(bootstrap_servers=f"b1:{PORT}", _ports=brokers.client) as admin:
+            await begin(admin, wanted)
+            await follow(admin, wanted, asyncio.get_running_loop().time)
+
+    play(script, count=1, **DIRS)
+    *told, last = capsys.readouterr().err.splitlines()
+    line = r"note: 0 of 1 replica, [\d.]+ .B of [\d.]+ MB, [\d.]+ kB/s, (\d+) s left"
+    matched = [found for each in told if (found := re.fullmatch(line, each))]
+    assert 0 < len(matched) == len(told)
+    left = [int(found[1]) for found in matched]
+    assert left == sorted(left, reverse=True)
+    assert last.startswith("note: 1 replica moved in ")
 
 
 def test_a_move_is_seen_held_back_and_ended_by_the_current_directory() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from scriba.cli.cluster.moving import BYTES_AT_ONCE, MOST, Course, Plan, Seen, Window
+from scriba.cli.cluster.moving import BYTES_AT_ONCE, MOST, Course, Pace, Plan, Seen, Window
 from scriba.cli.problems import CommandError
 from scriba.client import Reassignment, TopicPartition
 from scriba.placement.planning import Facts
@@ -68,3 +68,10 @@ def test_a_move_that_is_given_another_target_ends_the_course() -> None:
     assert course.ended == {at(0)}
     with pytest.raises(CommandError, match="t-1 was cancelled or changed; 0 of 2 partitions moved"):
         course.refuse(course.changed(left))
+
+
+def test_the_time_left_is_by_the_bytes_and_the_seconds_since_the_first_look() -> None:
+    """Not by the seconds before it, which copied what was there then."""
+    pace = Pace()
+    assert pace.told(500, 2_000, 5.0) == ["500 B of 2.0 kB"]
+    assert pace.told(1_000, 2_000, 10.0) == ["1.0 kB of 2.0 kB", "100 B/s", "10 s left"]

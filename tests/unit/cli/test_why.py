@@ -19,6 +19,7 @@ from scriba.client.diagnosis.explain import (
 )
 from scriba.client.diagnosis.facts import BrokerFacts, EventFacts, Facts, Held, LogDirFacts
 from scriba.client.diagnosis.page import WHOLE, page, pages
+from scriba.client.producing.explanations import say_where_nodes_start
 
 NOW = 1_800_000_000_000
 UP = BrokerFacts("localhost:9092", fenced=False, answers=True)
@@ -120,6 +121,22 @@ def test_a_node_of_another_machine_is_not_started_by_a_command_here(
         0,
         command,
     )
+
+
+def test_an_error_says_where_the_command_that_starts_a_node_works() -> None:
+    """Whoever produces may be in any folder, and the node may be run by anything."""
+    document = explain(facts(isr=(1,), brokers={2: FENCED}, held={3: Held(0, 40, 40)}))
+    say_where_nodes_start(document["choices"])
+    assert choices(document)[:2] == [
+        (
+            "start broker 2 at localhost:9092 again "
+            "(if scriba up --nodes runs it, in the folder of that)",
+            "nothing",
+            0,
+            "scriba node start 2",
+        ),
+        ("wait for broker 3", "nothing", 0, None),
+    ]
 
 
 def test_too_few_in_sync_may_wait_or_be_taken_for_enough() -> None:

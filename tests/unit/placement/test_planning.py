@@ -11,13 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scriba.cli.cluster.directories import Replica, read_dirs
-from scriba.cli.cluster.reassign import read_plan
+from scriba.cli.cluster.reassign import document, page, read_plan, told_shortage
 from scriba.cli.problems import CommandError
 from scriba.client import TopicPartition
 from scriba.placement.planning import (
     CannotPlan,
     Facts,
     Placement,
+    Shortage,
     balance,
     balancing,
     copied,
@@ -25,6 +26,7 @@ from scriba.placement.planning import (
     fill,
     loads,
     resize,
+    shortages,
 )
 from scriba.placement.spreading import BrokerLocation
 from scriba.settings.placement import parse
@@ -216,7 +218,7 @@ def test_what_is_fixed_is_counted_and_stays() -> None:
 
 
 def test_a_move_waits_for_those_of_its_target_that_vote_and_are_away() -> None:
-    found = facts({"u-0": (1, 3, 5)}, 6, RACKS, gone={3: "b"})
+    found = facts({"u-0": (1, 3)}, 6, RACKS, gone={3: "b"})
     assert found.awaited(at("u-0"), (1, 3, 6)) == [3]
     assert found.awaited(at("u-0"), (3, 5, 1)) == [], "another order is done at once"
     assert found.awaited(at("u-0"), (1, 4, 5)) == []
@@ -315,29 +317,53 @@ def test_a_plan_is_read_from_a_file_of_kafkas_tools(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text",
+    ("text", "why"),
     [
-        "{",
-        "[]",
-        "5",
-        '{"partitions": [{"topic": "t"}]}',
-        '{"partitions": 3}',
-        '{"partitions": {}}',
-        '{"partitions": [null]}',
-        "[" * 100_000,
-        '{"version": 2, "partitions": []}',
-        '{"partitions": [{"topic": "t", "partition": 0, "replicas": "12"}]}',
-        '{"partitions": [{"topic": "t", "partition": 0, "replicas": [true]}]}',
-        '{"partitions": [{"topic": "t", "partition": "0", "replicas": [1]}]}',
-        '{"partitions": [{"topic": 7, "partition": 0, "replicas": [1]}]}',
-        '{"partitions": [{"topic": "t", "partition": 0, "replicas": [1], "log_dirs": [7]}]}',
+        ("{", "it is not JSON at line 1, column 2"),
+        ("[]", "the whole of it is not an object: []"),
+        ("5", "the whole of it is not an object: 5"),
+        ("\udcff", "it is not text in UTF-8"),
+        ("{}", '"partitions" is missing'),
+        ('{"partitions": [{"topic": "t"}]}', '"partition" is missing'),
+        ('{"partitions": 3}', '"partitions" is not a list: 3'),
+        ('{"partitions": {}}', '"partitions" is not a list: {}'),
+        ('{"partitions": [null]}', 'one of "partitions" is not an object: null'),
+        ("[" * 100_000, "it is nested too deeply"),
+        ('{"version": 2, "partitions": []}', "version 2 is not known, 1 is"),
+        (
+            '{"partitions": [{"topic": "t", "partition": 0, "replicas": "12"}]}',
+            '"replicas" is not a list: "12"',
+        ),
+        (
+            '{"partitions": [{"topic": "t", "partition": 0, "replicas": [true]}]}',
+            "a replica of t-0 is not a whole number: true",
+        ),
+        (
+            '{"partitions": [{"topic": "t", "partition": "0", "replicas": [1]}]}',
+            '"partition" is not a whole number: "0"',
+        ),
+        (
+            '{"partitions": [{"topic": 7, "partition": 0, "replicas": [1]}]}',
+            '"topic" is not a string: 7',
+        ),
+        (
+            '{"partitions": [{"topic": "t", "partition": 0, "replicas": [1], "log_dirs": [7]}]}',
+            "a directory of t-0 is not a string: 7",
+        ),
     ],
 )
-def test_what_is_no_plan_is_not_taken_for_one(tmp_path: Path, text: str) -> None:
+def test_what_is_no_plan_is_told_in_words(tmp_path: Path, text: str, why: str) -> None:
     file = tmp_path / "plan.json"
-    file.write_text(text)
-    with pytest.raises(CommandError, match="is no plan"):
+    file.write_bytes(text.encode(errors="surrogateescape"))
+    with pytest.raises(CommandError) as refused:
         read_plan(str(file))
+    assert refused.value.cause == f"{file} is no plan: {why}"
+    assert refused.value.fix.startswith('write {"partitions": [{"topic": "orders", ')
+
+
+def test_a_single_broker_that_is_needed_is_told_as_one() -> None:
+    with pytest.raises(CannotPlan, match="t-0 needs 1 broker, and 0 would stay"):
+        drain(facts({"t-0": (1,)}, 1), {1})
 
 
 # ---- topics that say where their replicas are to be ----
@@ -355,6 +381,35 @@ def test_a_drained_broker_of_observers_gives_them_to_its_rack() -> None:
 def test_a_drained_broker_that_does_not_live_gives_to_its_rack_as_well() -> None:
     plan = drain(facts({"t-0": (1, 3, 5)}, 6, RACKS, asked=ASKED, gone={3: "b"}), {3})
     assert named(plan) == {"t-0": (1, 4, 5)}
+
+
+def test_what_a_rack_has_too_few_brokers_for_is_told_by_a_balance() -> None:
+    placed = {"t-0": (1,), "t-1": (3,), "u-0": (1, 3)}
+    known = facts(
+        placed, 3, {1: "a", 2: "a", 3: "far"}, asked={"t": "voters=2@far", "u": "voters=1@a,1@far"}
+    )
+    plan = balance(known)
+    (short,) = shortages(known, plan)
+    assert short == Shortage("t", "far", asked=2, brokers=1, partitions=2)
+    assert told_shortage(short) == (
+        "t asks for 2 replicas in rack far (scriba.replica.placement), where 1 broker can take "
+        "them: 2 partitions with fewer; start more brokers there, or ask for fewer"
+    )
+    told = document(known, {}, short=[short])
+    assert told["short"] == [
+        {"topic": "t", "rack": "far", "asked": 2, "brokers": 1, "partitions": 2}
+    ]
+    assert page(told, 0) == ["nothing can be moved to where it should be"]
+    assert page(document(known, {}), 0) == ["every replica is where it should be"]
+
+
+def test_a_replica_that_is_there_counts_though_its_broker_takes_none() -> None:
+    racks = {1: "far", 2: "far", 3: "far"}
+    asked = {"t": "voters=2@far"}
+    held = facts({"t-0": (1, 2)}, 2, racks, asked=asked, closed=frozenset({2}))
+    assert shortages(held, {}) == []
+    lacks = facts({"t-0": (1,)}, 2, racks, asked=asked, closed=frozenset({2}))
+    assert [each.brokers for each in shortages(lacks, {})] == [1]
 
 
 def test_a_drain_that_leaves_a_rack_without_brokers_is_refused_with_its_name() -> None:

@@ -7,12 +7,14 @@ command again goes on where it stands.
 import asyncio
 import json
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from scriba.cli.cluster.moving import Pace
+from scriba.cli.cluster.plan_file import no_plan
 from scriba.cli.cluster.throttles import delete_rates
-from scriba.cli.output import counted, note, size
+from scriba.cli.output import counted, note
 from scriba.cli.problems import CommandError
 from scriba.client import (
     Admin,
@@ -63,11 +65,35 @@ class Found(NamedTuple):
     current: dict[Replica, str]
     moving: dict[Replica, DirMove]
     dirs: dict[int, dict[str, LogDir]]
+    sizes: dict[Replica, int]
+    """Of replicas where they are."""
+
+    def away(self, wanted: Dirs) -> dict[Replica, str]:
+        """Those that are not where they are wanted."""
+        return {at: path for at, path in wanted.items() if self.current.get(at) != path}
+
+    def leaving(self, wanted: Dirs) -> dict[Replica, str]:
+        """Those that are there, and on their way to elsewhere."""
+        return {at: path for at, path in wanted.items() if self._leaves(at, path)}
+
+    def _leaves(self, replica: Replica, path: str) -> bool:
+        return replica in self.moving and self.current.get(replica) == path
+
+    def copied(self, wanted: Dirs) -> tuple[int, int]:
+        """Bytes that have arrived, and of how many."""
+        copied = total = 0
+        left = self.away(wanted)
+        for replica in wanted:
+            whole = self.sizes.get(replica, 0)
+            move = self.moving.get(replica)
+            copied += whole if replica not in left else 0 if move is None else move.copied
+            total += whole if replica not in left or move is None else move.total
+        return copied, total
 
 
 async def look(admin: Admin, brokers: Iterable[int]) -> Found:
-    found = Found({}, {}, {})
-    sizes: dict[Replica, int] = {}
+    found = Found({}, {}, {}, {})
+    sizes = found.sizes
     futures: list[tuple[Replica, str, int, int]] = []
     for broker, directories in (await admin.describe_log_dirs(sorted(set(brokers)))).items():
         found.dirs[broker] = {each.path: each for each in directories}
@@ -111,13 +137,12 @@ def check_paths(wanted: Dirs, found: Found) -> None:
 
 
 def read_dirs(name: str) -> dict[Replica, str]:
-    """The directories that a plan in the form of Kafka's tools names."""
+    """The directories that a plan in the form of Kafka's tools names, which `read_plan` took."""
     dirs: dict[Replica, str] = {}
     try:
         for each in json.loads(Path(name).read_text("utf-8"))["partitions"]:
-            where = TopicPartition(str(each["topic"]), int(each["partition"]))
-            paths = [str(path) for path in each.get("log_dirs") or ()]
-            replicas = [int(broker) for broker in each["replicas"]]
+            where = TopicPartition(each["topic"], each["partition"])
+            paths, replicas = each.get("log_dirs", []), each["replicas"]
             if paths and len(paths) != len(replicas):
                 raise CommandError(
                     f"{name}: {where} has {len(replicas)} replicas and {len(paths)} log_dirs",
@@ -126,8 +151,8 @@ def read_dirs(name: str) -> dict[Replica, str]:
             for broker, path in zip(replicas, paths, strict=False):
                 if path != ANY:
                     dirs[Replica(broker, where)] = path.rstrip("/") or "/"
-    except (ValueError, TypeError, KeyError) as error:
-        raise CommandError(f"{name} is no plan ({error!r})", 'write "log_dirs": [...]') from None
+    except ValueError as error:
+        raise no_plan(name, error) from None
     return dirs
 
 
@@ -146,15 +171,17 @@ async def begin(admin: Admin, wanted: Dirs, absent_ok: bool = False) -> None:
                 raise
 
 
-async def follow(admin: Admin, wanted: Dirs) -> None:
+async def follow(admin: Admin, wanted: Dirs, clock: Callable[[], float] = time.monotonic) -> None:
     """Returns when all are where they are wanted; tells how far they are."""
-    told = begun = time.monotonic()
+    told = begun = clock()
+    pace = Pace()
     brokers = {replica.broker for replica in wanted}
     while True:
         found = await look(admin, brokers)
-        left = {r for r, path in wanted.items() if found.current.get(r) != path}
+        left = found.away(wanted)
+        progress = pace.told(*found.copied(wanted), clock())
         if not left:
-            note(f"{counted(len(wanted), 'replica')} moved in {time.monotonic() - begun:.0f} s")
+            note(f"{counted(len(wanted), 'replica')} moved in {clock() - begun:.0f} s")
             return
         lost = next((each for each in left if each not in found.moving), None)
         if lost is not None:
@@ -164,12 +191,10 @@ async def follow(admin: Admin, wanted: Dirs) -> None:
                     f"{lost} is no longer on its way to {wanted[lost]}",
                     f"see the events of broker {lost.broker}; the same command begins again",
                 )
-        if time.monotonic() - told >= TELL_S:
-            told = time.monotonic()
-            moves = [found.moving[each] for each in left if each in found.moving]
-            copied, total = sum(m.copied for m in moves), sum(m.total for m in moves)
-            done = len(wanted) - len(left)
-            note(f"{done} of {counted(len(wanted), 'replica')}, {size(copied)} of {size(total)}")
+        if clock() - told >= TELL_S:
+            told = clock()
+            done = f"{len(wanted) - len(left)} of {counted(len(wanted), 'replica')}"
+            note(", ".join([done, *progress]))
         await asyncio.sleep(PAUSE_S)
 
 

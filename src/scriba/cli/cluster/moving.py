@@ -116,15 +116,33 @@ def sizes_in(logs: dict[int, list[LogDir]]) -> dict[int, dict[TopicPartition, in
 # ---- carrying it out ----
 
 
-class Progress:
-    """How far a plan is, in bytes, and how long the rest takes at the rate so far."""
+class Pace:
+    """How fast something is copied since it was first looked at, and how long the rest takes at
+    that rate."""
 
-    def __init__(self, facts: Seen, plan: Plan, now: float) -> None:
+    def __init__(self) -> None:
+        self._first: tuple[int, float] | None = None
+
+    def told(self, copied_: int, total: int, now: float) -> list[str]:
+        if self._first is None:
+            self._first = copied_, now
+        parts = [f"{size(copied_)} of {size(total)}"]
+        since, took = copied_ - self._first[0], now - self._first[1]
+        if took > 0 and since > 0:
+            rate = since / took
+            parts.append(f"{size(rate)}/s")
+            parts.append(f"{_duration((total - copied_) / rate)} left")
+        return parts
+
+
+class Progress:
+    """How far a plan is, in bytes and time."""
+
+    def __init__(self, facts: Seen, plan: Plan) -> None:
         self._facts = facts
         self._plan = plan
         self.total = copied(facts.placed, plan, facts)
-        self._begun = now
-        self._first: int | None = None
+        self._pace = Pace()
 
     def copied(
         self, done: Iterable[TopicPartition], held: dict[int, dict[TopicPartition, int]]
@@ -139,16 +157,8 @@ class Progress:
         return sum_
 
     def line(self, copied_: int, done: int, now: float) -> str:
-        if self._first is None:
-            self._first = copied_
-        parts = [f"{done} of {counted(len(self._plan), 'partition')}"]
-        parts.append(f"{size(copied_)} of {size(self.total)}")
-        took, since = now - self._begun, copied_ - self._first
-        if took > 0 and since > 0:
-            rate = since / took
-            parts.append(f"{size(rate)}/s")
-            parts.append(f"{_duration((self.total - copied_) / rate)} left")
-        return ", ".join(parts)
+        done_of = f"{done} of {counted(len(self._plan), 'partition')}"
+        return ", ".join([done_of, *self._pace.told(copied_, self.total, now)])
 
 
 def _duration(seconds: float) -> str:
@@ -251,7 +261,7 @@ class Carrier:
         self._sleep = sleep
         self._tell = tell
         self._told = clock()
-        self._progress = Progress(facts, course.plan, clock())
+        self._progress = Progress(facts, course.plan)
 
     async def begin(self, batch: list[TopicPartition]) -> None:
         course = self._course
@@ -309,9 +319,26 @@ class Carrier:
         held = sizes_in(await logs_on(self._admin, sorted(new)))
         arrived = course.moved | course.ended
         line = self._progress.line(self._progress.copied(arrived, held), len(arrived), self._told)
-        fenced = {*(await self._admin.describe_cluster(include_fenced=True)).fenced}
-        away = sorted(fenced & {b for w in course.under_way for b in course.plan[w]})
+        away = await self._awaited()
         self._tell(f"{line}, waits for {fenced_brokers(away)}" if away else line)
+
+    async def _awaited(self) -> set[int]:
+        """Fenced brokers without which what is under way does not end: those that replicas go to,
+        and where nobody leads any more, those that have what is to be copied."""
+        course, placed = self._course, self._facts.placed
+        fenced = {*(await self._admin.describe_cluster(include_fenced=True)).fenced}
+        away = fenced & {b for w in course.under_way for b in course.plan[w]}
+        left = {w for w in course.under_way if not fenced.isdisjoint(placed[w])}
+        if left:
+            topics = await still_there(
+                self._admin.describe_topics(sorted({where.topic for where in left}))
+            )
+            for topic in topics.values():
+                for each in topic.partitions:
+                    where = TopicPartition(topic.name, each.partition)
+                    if each.leader is None and where in left:
+                        away |= fenced & {*each.replicas}
+        return away
 
 
 async def carry_out(

@@ -5,9 +5,9 @@ import asyncio
 import json
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from scriba.cli.cluster import directories
 from scriba.cli.cluster.cordons import Cordons, cordon, lift, lifting
@@ -22,6 +22,7 @@ from scriba.cli.cluster.moving import (
     follow,
     look,
 )
+from scriba.cli.cluster.plan_file import no_plan, of_kind, part
 from scriba.cli.cluster.throttles import (
     Limit,
     Throttling,
@@ -44,13 +45,12 @@ from scriba.cli.output import (
 from scriba.cli.parsing.partitions import partitions_named
 from scriba.cli.problems import FAILED, CommandError, Misuse
 from scriba.cli.session import with_admin
-from scriba.client import Admin, ConfigResource, LogDir, ReplicaLog, TopicPartition
-from scriba.placement.planning import CannotPlan, copied, loads
+from scriba.client import Admin, ConfigResource, TopicPartition
+from scriba.placement.planning import CannotPlan, Shortage, copied, loads, shortages
 from scriba.placement.planning import balance as plan_balance
 from scriba.placement.planning import drain as plan_drain
 from scriba.placement.planning import fill as plan_fill
-
-T = TypeVar("T")
+from scriba.settings.placement import PLACEMENT
 
 SHOWN: Final = 20
 """Partitions that a plan names for people; a program gets all of them."""
@@ -74,7 +74,8 @@ async def reassign(admin: Admin, options: argparse.Namespace) -> int:
     given = [bool(options.partitions), options.file is not None, options.list, options.cancel]
     if sum(given[1:]) > 1 or not any(given) or (options.partitions and (given[1] or given[2])):
         raise Misuse(
-            "what is to move", "name partitions and --to or --dir, or one of --file, --list"
+            "what is to move is not said",
+            "name partitions and --to or --dir, or give one of --file, --list, --cancel",
         )
     if options.dir is not None and (options.to is not None or any(given[1:])):
         raise Misuse("--dir goes with partitions alone", "move to other brokers first, by --to")
@@ -172,7 +173,8 @@ async def add(admin: Admin, options: argparse.Namespace) -> int:
 async def balance(admin: Admin, options: argparse.Namespace) -> int:
     facts, under_way = await look(admin)
     plan, waits = plan_of(plan_balance, facts)
-    return await _do(admin, options, facts, under_way, Course(plan), waits)
+    short = shortages(facts, plan)
+    return await _do(admin, options, facts, under_way, Course(plan), waits, short)
 
 
 def plan_of(
@@ -210,6 +212,15 @@ def told_waits(waits: Waits, facts: Seen) -> tuple[str, str]:
     )
 
 
+def told_shortage(short: Shortage) -> str:
+    return (
+        f"{short.topic} asks for {counted(short.asked, 'replica')} in rack {short.rack} "
+        f"({PLACEMENT}), where {counted(short.brokers, 'broker')} can take them: "
+        f"{counted(short.partitions, 'partition')} with fewer; start more brokers there, or ask "
+        "for fewer"
+    )
+
+
 # ---- what was asked for ----
 
 
@@ -217,30 +228,21 @@ def read_plan(name: str) -> Plan:
     """The partitions of a file in the form of Kafka's tools."""
     plan: Plan = {}
     try:
-        document = _is(dict, json.loads(Path(name).read_text("utf-8")))
+        document = of_kind(dict, json.loads(Path(name).read_text("utf-8")), "the whole of it")
         if document.get("version", PLAN_VERSION) != PLAN_VERSION:
-            raise ValueError(f"version {document['version']} is not known")
-        for each in _is(list, document["partitions"]):
-            _is(dict, each)
-            where = TopicPartition(_is(str, each["topic"]), _is(int, each["partition"]))
+            raise ValueError(f"version {document['version']!r} is not known, {PLAN_VERSION} is")
+        for each in part(list, document, "partitions"):
+            of_kind(dict, each, 'one of "partitions"')
+            where = TopicPartition(part(str, each, "topic"), part(int, each, "partition"))
             if where in plan:
                 raise CommandError(f"{name} names {where} twice", "name each partition once")
-            plan[where] = tuple(_is(int, broker) for broker in _is(list, each["replicas"]))
-            for path in _is(list, each.get("log_dirs", [])):
-                _is(str, path)
-    except (ValueError, KeyError, RecursionError) as error:
-        raise CommandError(
-            f"{name} is no plan ({error!r})",
-            'write {"partitions": [{"topic": ..., "partition": ..., "replicas": [...]}]}',
-        ) from None
+            replicas = part(list, each, "replicas")
+            plan[where] = tuple(of_kind(int, one, f"a replica of {where}") for one in replicas)
+            for path in of_kind(list, each.get("log_dirs", []), '"log_dirs"'):
+                of_kind(str, path, f"a directory of {where}")
+    except (ValueError, RecursionError) as error:
+        raise no_plan(name, error) from None
     return plan
-
-
-def _is(kind: type[T], value: Any) -> T:
-    """The value, if it is of this kind: `"12"` is not the brokers 1 and 2, nor `true` broker 1."""
-    if type(value) is not kind:
-        raise ValueError(f"{value!r} is not a {kind.__name__}")
-    return value
 
 
 async def check_brokers(
@@ -353,38 +355,51 @@ async def _between_dirs(admin: Admin, options: argparse.Namespace) -> int:
     wanted = {Replica(broker, where): path for where in named}
     found = await directories.look(admin, [broker])
     directories.check(wanted, found)
-    held = {where: log.size for d in found.dirs[broker].values() for where, log in _whole(d)}
-    rows = [
-        (str(replica.where), found.current[replica], path, held[replica.where])
-        for replica in wanted
-        if found.current[replica] != path
-    ]
+    away = found.away(wanted)
     if options.json:
         keys = ("partition", "from", "to", "bytes")
-        print_json(
-            {"broker": broker, "partitions": [dict(zip(keys, row, strict=True)) for row in rows]}
-        )
-    elif rows:
-        shown = [(*row[:3], size(row[3])) for row in rows[:SHOWN]]
-        print_lines("\n".join(table(["PARTITION", "FROM", "TO", "SIZE"], shown)))
+        rows = [dict(zip(keys, row, strict=True)) for row in _dir_rows(away, found)]
+        print_json({"broker": broker, "partitions": rows})
     else:
-        print_lines("every replica is where it should be")
+        _show_dirs(away, found)
     if not options.dry_run:
-        await _carry_out_dirs(admin, options, wanted)
+        await _carry_out_dirs(admin, options, away, found.leaving(wanted))
     return 0
 
 
-def _whole(directory: LogDir) -> list[tuple[TopicPartition, ReplicaLog]]:
-    return [(where, log) for where, log in directory.replicas.items() if not log.future]
+def _dir_rows(
+    away: dict[Replica, str], found: directories.Found
+) -> list[tuple[str, str, str, int]]:
+    return [
+        (str(each.where), found.current[each], path, found.sizes[each])
+        for each, path in away.items()
+    ]
+
+
+def _show_dirs(away: dict[Replica, str], found: directories.Found) -> None:
+    if not away:
+        print_lines("every replica is where it should be")
+        return
+    shown = [(*row[:3], size(row[3])) for row in _dir_rows(away, found)[:SHOWN]]
+    print_lines("\n".join(table(["PARTITION", "FROM", "TO", "SIZE"], shown)))
 
 
 async def _carry_out_dirs(
-    admin: Admin, options: argparse.Namespace, wanted: dict[Replica, str]
+    admin: Admin,
+    options: argparse.Namespace,
+    away: dict[Replica, str],
+    leaving: dict[Replica, str],
 ) -> None:
-    limits = [] if options.throttle is None else [DirThrottling(admin, options.throttle, wanted)]
+    """Replicas go where they are wanted; those that are there and were about to leave, stay."""
+    if leaving:
+        await directories.begin(admin, leaving)
+        note(f"{counted(len(leaving), 'move')} to another directory cancelled")
+    if not away:
+        return
+    limits = [] if options.throttle is None else [DirThrottling(admin, options.throttle, away)]
     async with limited(limits):
-        await directories.begin(admin, wanted)
-        await directories.follow(admin, wanted)
+        await directories.begin(admin, away)
+        await directories.follow(admin, away)
 
 
 async def _do_file(
@@ -405,7 +420,11 @@ async def _do_file(
     known = {replica: path for replica, path in dirs.items() if replica in found.current}
     directories.check(known, found)
     directories.check_paths(dirs, found)
-    _show(options, facts, under_way, plan)
+    away = found.away(known)
+    if options.json or plan or not away:
+        _show(options, facts, under_way, plan)
+    else:
+        _show_dirs(away, found)
     if options.dry_run:
         return 0
     limits: list[Limit] = []
@@ -417,8 +436,11 @@ async def _do_file(
     async with limited(limits):
         await directories.begin(admin, dirs, absent_ok=True)
         code = await _carried_out(admin, options, facts, under_way, course)
+        # Of those that have come meanwhile, most came to where they are wanted.
+        now = await directories.look(admin, {replica.broker for replica in dirs})
         await directories.begin(admin, dirs)
-        await directories.follow(admin, dirs)
+        if left := {**away, **now.away(dirs)}:
+            await directories.follow(admin, left)
     return code
 
 
@@ -474,15 +496,22 @@ def _listed(brokers: Sequence[int]) -> str:
 
 
 def _show(
-    options: argparse.Namespace, facts: Seen, under_way: Moves, plan: Plan, waits: Waits = NONE
+    options: argparse.Namespace,
+    facts: Seen,
+    under_way: Moves,
+    plan: Plan,
+    waits: Waits = NONE,
+    short: Sequence[Shortage] = (),
 ) -> None:
-    found = document(facts, plan, waits)
+    found = document(facts, plan, waits, short)
     if options.json:
         print_json(found)
     else:
         print_lines("\n".join(page(found, len(under_way))))
     if waits:
         warn("; ".join(told_waits(waits, facts)))
+    for each in short:
+        warn(told_shortage(each))
 
 
 async def _do(
@@ -492,10 +521,11 @@ async def _do(
     under_way: Moves,
     course: Course,
     waits: Waits = NONE,
+    short: Sequence[Shortage] = (),
 ) -> int:
     """Shows the plan and carries it out; FAILED where something was left as it is."""
     plan = course.plan
-    _show(options, facts, under_way, plan, waits)
+    _show(options, facts, under_way, plan, waits, short)
     if options.dry_run:
         return 0
     limits: list[Limit] = []
@@ -532,7 +562,9 @@ async def _carried_out(
     return FAILED if stuck else 0
 
 
-def document(facts: Seen, plan: Plan, waits: Waits = NONE) -> dict[str, Any]:
+def document(
+    facts: Seen, plan: Plan, waits: Waits = NONE, short: Sequence[Shortage] = ()
+) -> dict[str, Any]:
     """A plan as a difference: of each partition, and of each broker."""
     after = {**facts.placed, **plan}
     brokers = {b for replicas in (*facts.placed.values(), *plan.values()) for b in replicas}
@@ -553,6 +585,7 @@ def document(facts: Seen, plan: Plan, waits: Waits = NONE) -> dict[str, Any]:
             {"topic": where.topic, "partition": where.partition, "waits_for": list(away)}
             for where, away in waits.items()
         ],
+        "short": [asdict(each) for each in short],
         "brokers": [
             {
                 "id": broker,
@@ -567,6 +600,8 @@ def document(facts: Seen, plan: Plan, waits: Waits = NONE) -> dict[str, Any]:
 
 def page(found: dict[str, Any], under_way: int) -> list[str]:
     lines = [f"{counted(under_way, 'move')} under way already"] if under_way else []
+    if not found["partitions"] and found["short"]:
+        return [*lines, "nothing can be moved to where it should be"]
     if not found["partitions"]:
         return [*lines, "every replica is where it should be"]
     rows = [

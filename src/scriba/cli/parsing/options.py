@@ -239,7 +239,13 @@ def at_least(kind: type[N], least: N, most: N | None = None) -> Callable[[str], 
     limit: float = most if most is not None else INT32 if kind is int else float("inf")
 
     def number(text: str) -> N:
-        found = kind(text)
+        try:
+            found = kind(text)
+        except ValueError:
+            what = "whole number" if kind is int else "number"
+            raise argparse.ArgumentTypeError(
+                f"{text!r} is not a {what}; write it in digits, without a unit"
+            ) from None
         if found < least:
             raise argparse.ArgumentTypeError(f"must be at least {least}")
         if found > limit:

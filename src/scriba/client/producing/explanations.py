@@ -13,8 +13,8 @@ the question is asked; a batch that fails before (few `retries`) waits for the a
 
 import asyncio
 import logging
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Iterable
+from typing import Any, Final
 
 from scriba.client.cluster import Cluster
 from scriba.client.model import TopicPartition
@@ -52,6 +52,14 @@ def explainable(error: ClientError) -> bool:
     if isinstance(error, BrokerError):
         return error.code in EXPLAINED
     return isinstance(error, TimedOut | NetworkError)
+
+
+def say_where_nodes_start(choices: Iterable[dict[str, Any]]) -> None:
+    """Whether `scriba up --nodes` runs a broker of this machine, and in which folder, is not known
+    here: `scriba node start` does nothing in another."""
+    for choice in choices:
+        if (choice["command"] or "").startswith("scriba node start "):
+            choice["choice"] += " (if scriba up --nodes runs it, in the folder of that)"
 
 
 class Explanations:
@@ -150,4 +158,5 @@ class Explanations:
             # Brokers are waited for, then controllers; the rest is for what goes before and after.
             limit_ms, now_ms = PATIENCE_MS // 3, self._clock.wall_ms()
             (document,) = await explained(admin, topic, where.partition, limit_ms, now_ms)
+        say_where_nodes_start(document["choices"])
         return "" if is_well(document) else page(document, now_ms)

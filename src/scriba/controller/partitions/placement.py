@@ -29,6 +29,7 @@ from scriba.controller.state import State, fail
 from scriba.errors import ErrorCode
 from scriba.placement.spreading import BrokerLocation, by_turns, shared
 from scriba.settings.placement import PLACEMENT, ReplicaPlacement, replica_placement
+from scriba.text import counted
 
 T = TypeVar("T")
 
@@ -201,11 +202,12 @@ def _by_placement(
     """Checks at once that every rack has enough brokers, and one of the voters' an active one."""
     for name, count in placement.racks.items():
         rack = racks.get(name, _Rack())
-        there = len(rack.ready) + len(rack.away)
-        if there < count:
+        takers = len(rack.ready) + len(rack.away)
+        if takers < count:
+            there = counted(takers, "broker")
             fail(
                 ErrorCode.INVALID_REPLICATION_FACTOR,
-                f"rack {name} has {there} brokers that take replicas, {PLACEMENT} asks for {count}",
+                f"rack {name} has {there} to take replicas, {PLACEMENT} asks for {count}",
             )
     voters = {name: racks[name] for name in placement.voters}
     if not any(rack.ready for rack in voters.values()):
