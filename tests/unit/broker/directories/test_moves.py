@@ -29,7 +29,7 @@ from scriba.wire.messages.admin import (
     DescribeLogDirsResponse,
 )
 from tests.unit.broker.brokers import Brokers, play
-from tests.unit.broker.moving import (
+from tests.unit.broker.directories.moving import (
     BROKER,
     DIRS,
     ONE,

@@ -18,7 +18,7 @@ from scriba.wire.messages.brokers import (
     BrokerRegistrationRequestListener,
     BrokerRegistrationResponse,
 )
-from tests.unit.broker.remote_callers import RemoteCaller
+from tests.unit.broker.metadata.remote_callers import RemoteCaller
 
 OTHER = 7
 DIRECTORY = b"a disk of node 7"

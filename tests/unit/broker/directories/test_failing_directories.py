@@ -15,7 +15,7 @@ from scriba.events import EventKind
 from scriba.testing.sim.world.disk import SimDisk, SimFile
 from scriba.wire.messages import admin
 from tests.unit.broker.brokers import Brokers, play
-from tests.unit.broker.moving import (
+from tests.unit.broker.directories.moving import (
     TWO_DIRS,
     alter,
     elsewhere,

@@ -39,7 +39,7 @@ from scriba.wire.messages.quorum import (
     DescribeQuorumRequestTopicData,
 )
 from scriba.wire.messages.stored import LeaderChangeMessage, decode_quorum_state
-from tests.unit.broker.quorum_rig import (
+from tests.unit.broker.metadata.quorum_rig import (
     DIRECTORY,
     DIRECTORY_ID,
     Rig,

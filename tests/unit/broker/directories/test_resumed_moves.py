@@ -10,7 +10,7 @@ from scriba.events import EventKind
 from scriba.storage.directory.logdir import LogDir
 from scriba.storage.log import Log
 from tests.unit.broker.brokers import Brokers, play
-from tests.unit.broker.moving import (
+from tests.unit.broker.directories.moving import (
     DIRS,
     alter,
     elsewhere,

@@ -18,7 +18,7 @@ from scriba.testing.sim.world.world import ProcessWorld
 from tests.unit.broker.scraping import WHERE, ask, scrape
 
 InANode = Callable[..., None]
-SOURCE = Path(__file__).parents[3] / "src" / "scriba"
+SOURCE = Path(__file__).parents[4] / "src" / "scriba"
 ROUTINE = EventKind.GROUP_REBALANCE
 REPEATING = EventKind.WRITE_REFUSED
 

@@ -15,7 +15,7 @@ from scriba.wire.messages.brokers import (
     BrokerRegistrationRequest,
     UnregisterBrokerRequest,
 )
-from tests.unit.broker.lives import Refusals, life, play
+from tests.unit.broker.metadata.lives import Refusals, life, play
 
 
 def test_a_refused_heartbeat_does_not_end_the_broker() -> None:

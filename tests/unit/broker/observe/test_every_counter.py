@@ -43,7 +43,7 @@ from tests.unit.broker.scraping import REPLICATION_METRICS, WHERE, ask, parsed
 
 InANode = Callable[..., None]
 Act = Callable[[Node, ProcessWorld], Awaitable[None]]
-SOURCE = Path(__file__).parents[3] / "src" / "scriba"
+SOURCE = Path(__file__).parents[4] / "src" / "scriba"
 PORT = 9092
 HOUR_MS = 3_600_000
 

@@ -33,7 +33,7 @@ from scriba.wire.messages.stored import (
     decode_metadata_record,
 )
 from scriba.wire.schema import Message
-from tests.unit.broker.quorum_rig import DIRECTORY, Rig, simulate
+from tests.unit.broker.metadata.quorum_rig import DIRECTORY, Rig, simulate
 
 InANode = Callable[..., None]
 MANY = 10 * SLICE

@@ -17,7 +17,7 @@ from scriba.wire.messages.fetch import (
     PartitionData,
 )
 from tests.unit.broker.brokers import Brokers, play
-from tests.unit.broker.moving import (
+from tests.unit.broker.directories.moving import (
     TWO_DIRS,
     alter,
     elsewhere,

@@ -12,7 +12,7 @@ from scriba.errors import ErrorCode
 from scriba.records.batch import Record, encode_batch, read_header
 from scriba.storage.log import Log
 from tests.unit.broker.brokers import Brokers, play
-from tests.unit.broker.moving import (
+from tests.unit.broker.directories.moving import (
     BROKER,
     DIRS,
     alter,

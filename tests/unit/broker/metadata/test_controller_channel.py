@@ -33,7 +33,7 @@ from scriba.wire.messages.quorum import (
     RemoveRaftVoterRequest,
     RemoveRaftVoterResponse,
 )
-from tests.unit.broker.remote_callers import CONTROLLER, RemoteCaller
+from tests.unit.broker.metadata.remote_callers import CONTROLLER, RemoteCaller
 
 LISTENERS = "PLAINTEXT://127.0.0.1:9092,CONTROLLER://127.0.0.1:9093"
 

@@ -24,7 +24,7 @@ from scriba.wire.messages.admin import DeleteTopicsRequest, DeleteTopicState
 from scriba.wire.messages.coordinators import OFFSETS_TOPIC
 from scriba.wire.messages.groups import HeartbeatRequest
 from scriba.wire.schema import Message
-from tests.unit.broker.toy_shards import (
+from tests.unit.broker.coordinators.toy_shards import (
     CALLER,
     Toy,
     ask,

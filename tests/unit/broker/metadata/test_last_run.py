@@ -22,7 +22,7 @@ from scriba.wire.messages.brokers import (
     BrokerRegistrationRequest,
 )
 from scriba.wire.schema import Message
-from tests.unit.broker.lives import Refusals, life, nothing, play
+from tests.unit.broker.metadata.lives import Refusals, life, nothing, play
 
 LOG = "/data/t-0/00000000000000000000.log"
 TWO = "/one,/two"
