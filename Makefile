@@ -48,7 +48,7 @@ sim: $(READY) ## whole nodes on simulated time; SEEDS=n for more
 	@$(PY) -m pytest tests/sim
 
 mutants: $(READY) ## broken variants of the broker, each found by the simulator
-	@MUTANTS=all $(PY) -m pytest tests/sim/test_mutants.py tests/sim/test_coordinator_mutants.py tests/sim/test_fastpath_mutants.py tests/sim/test_cluster_mutants.py tests/unit/raft/test_quorum_storms.py
+	@MUTANTS=all $(PY) -m pytest tests/sim/mutants tests/unit/raft/test_quorum_storms.py
 
 search: $(READY) ## what a night may take: new examples, new seeds, all mutants; HOURS=8
 	@$(PY) -m tools.search --hours $(or $(HOURS),8)
