@@ -60,7 +60,7 @@ conformance: setup ## programs that others wrote, against a running node
 	@$(PY) -m pytest tests/conformance
 
 faults: setup ## crashes, torn files, bad input
-	@$(PY) -m pytest $(wildcard tests/faults tests/*/test_bad_*.py tests/*/test_restart.py)
+	@$(PY) -m pytest tests/faults tests/integration/bad_input $(wildcard tests/*/test_restart.py)
 
 fuzz: setup ## libFuzzer against the extension; SECONDS=60 for each target, ARGS='--keep lz4'
 	@$(PY) -m tests.fuzz --seconds $(or $(SECONDS),60) $(ARGS)
@@ -69,7 +69,7 @@ spark: setup ## the data source and the sink, on a local Spark
 	@$(PY) -m pytest tests/spark
 
 chaos: setup ## everything killed at every step: nodes (an hour, SCRIBA_CHAOS_S), Spark, inventory
-	@SCRIBA_CHAOS=1 $(PY) -m pytest -s tests/faults/test_cluster_processes.py tests/faults/test_moves_killed.py tests/integration/test_inventory_crash.py tests/spark/test_crashes.py
+	@SCRIBA_CHAOS=1 $(PY) -m pytest -s tests/faults/test_cluster_processes.py tests/faults/test_moves_killed.py tests/integration/inventory/test_crash.py tests/spark/test_crashes.py
 
 browser: setup ## the shop's page in headless Chromium
 	@$(PY) -m pytest tests/browser

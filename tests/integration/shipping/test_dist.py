@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 WHEELS = ROOT / ".cache" / "wheels"
 PATIENCE = 300
 MODE = "from scriba.native import implementation; print(implementation.chosen.native)"

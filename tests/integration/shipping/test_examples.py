@@ -21,7 +21,7 @@ from tests.typed import present
 from tools.kafka.broker_fixtures import eventually
 from tools.kafka.brokers import Broker
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 PATIENCE = 300
 RECORDS = 100
 CRASH_AT = 35

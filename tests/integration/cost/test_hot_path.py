@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.counting import REQUESTS, Counting, Request
+from tests.integration.cost.counting import REQUESTS, Counting, Request
 from tools.kafka.brokers import ScribaBroker, TraceableBroker, running
 from tools.kafka.rawkafka import (
     Connection,

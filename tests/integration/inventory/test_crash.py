@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from scriba.pipelines.inventory.http.asking import NoAnswer
-from tests.integration.inventory_nodes import (
+from tests.integration.inventory.nodes import (
     PATIENCE,
     QUICK,
     Node,

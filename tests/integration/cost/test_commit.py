@@ -1,4 +1,4 @@
-"""What a warm OffsetCommit costs, counted instead of timed (see `test_hot_path_cost`)."""
+"""What a warm OffsetCommit costs, counted instead of timed (see `test_hot_path`)."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,7 +7,7 @@ import pytest
 from kafka.protocol.consumer import OffsetCommitRequest
 from kafka.protocol.metadata import FindCoordinatorRequest
 
-from tests.integration.counting import REQUESTS, Counting
+from tests.integration.cost.counting import REQUESTS, Counting
 from tools.kafka.rawkafka import Connection, create_topic, encode
 
 PYTHON_CALLS, C_CALLS = 25, 31

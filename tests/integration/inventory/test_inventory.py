@@ -15,7 +15,7 @@ import pytest
 from scriba.cli.main import main
 from scriba.client import NewTopic, SyncAdmin, SyncProducer
 from scriba.pipelines.inventory.http.asking import call
-from tests.integration.inventory_nodes import (
+from tests.integration.inventory.nodes import (
     PATIENCE,
     QUICK,
     UNDISTURBED_MS,

@@ -10,8 +10,8 @@ import confluent_kafka
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from tests.integration.raw_txn import Raw
-from tests.integration.txn_clients import CLIENTS, Confluent, Reader
+from tests.integration.coordinators.raw_txn import Raw
+from tests.integration.coordinators.txn_clients import CLIENTS, Confluent, Reader
 from tools.kafka.broker_fixtures import TARGETS, eventually
 from tools.kafka.brokers import TESTED, Broker, TraceableBroker, running
 from tools.kafka.kafka_jars import tool

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from scriba.client import NewTopic, SyncAdmin
-from tests.integration.cluster_processes import ENVIRONMENT, scriba, up, wait_gone
+from tests.integration.cluster.processes import ENVIRONMENT, scriba, up, wait_gone
 
 
 def test_a_node_is_killed_paused_and_started_from_a_second_terminal(tmp_path: Path) -> None:

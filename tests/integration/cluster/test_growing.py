@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from scriba.client import Admin, Consumer, OffsetSpec, Producer
-from tests.integration.cluster_processes import PATIENCE, Cluster, scriba, up
+from tests.integration.cluster.processes import PATIENCE, Cluster, scriba, up
 
 TOPIC = "orders"
 

@@ -19,7 +19,7 @@ from scriba.client import (
     SyncProducer,
     TopicPartition,
 )
-from tests.integration.cluster_processes import PATIENCE, Cluster, run, scriba, up
+from tests.integration.cluster.processes import PATIENCE, Cluster, run, scriba, up
 
 TOPIC = "orders"
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.integration.raw_txn import Producer, Raw
+from tests.integration.coordinators.raw_txn import Producer, Raw
 from tools.kafka.brokers import Broker
 from tools.kafka.rawkafka import LATEST, batch, create_topic, list_offset, produce, produced
 

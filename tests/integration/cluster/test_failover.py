@@ -7,7 +7,7 @@ from pathlib import Path
 
 from scriba.client import NewTopic, SyncAdmin
 from scriba.peers.errors import ClientError
-from tests.integration.cluster_processes import PATIENCE, Cluster, up, wait_gone
+from tests.integration.cluster.processes import PATIENCE, Cluster, up, wait_gone
 
 
 def addresses(cluster: Cluster) -> dict[int, str]:

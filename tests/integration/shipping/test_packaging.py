@@ -14,7 +14,7 @@ import pytest
 from scriba.cli.parsing.arguments import parser
 from tests.pages import Block, Reader
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 PACKAGING = ROOT / "packaging"
 WHEELS = ROOT / ".cache" / "wheels"
 
