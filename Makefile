@@ -60,7 +60,7 @@ conformance: setup ## programs that others wrote, against a running node
 	@$(PY) -m pytest tests/conformance
 
 faults: setup ## crashes, torn files, bad input
-	@$(PY) -m pytest tests/faults tests/integration/bad_input $(wildcard tests/*/test_restart.py)
+	@$(PY) -m pytest tests/faults tests/integration/bad_input tests/conformance/files/test_restart.py
 
 fuzz: setup ## libFuzzer against the extension; SECONDS=60 for each target, ARGS='--keep lz4'
 	@$(PY) -m tests.fuzz --seconds $(or $(SECONDS),60) $(ARGS)

@@ -14,7 +14,7 @@ from kafka import KafkaConsumer
 from kafka import TopicPartition as PythonTopicPartition
 
 from scriba.client import SyncConsumer
-from tests.conformance.interop_model import Headers, Seen, seen
+from tests.conformance.interop.model import Headers, Seen, seen
 from tools.kafka.brokers import Broker
 from tools.kafka.kafka_jars import command
 

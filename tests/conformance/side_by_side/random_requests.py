@@ -12,7 +12,7 @@ from typing import Any
 
 from scriba.wire.messages import groups, metadata, produce, txn
 from scriba.wire.schema import Field, Message, Struct, Type
-from tests.conformance.side_by_side import Name, OneRecord
+from tests.conformance.side_by_side.sides import Name, OneRecord
 
 EPOCHS = [-1, 0, 0, 1, 1, 2, 2, 3, 4, 5]
 STRANGER = 987_654

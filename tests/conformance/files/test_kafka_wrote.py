@@ -11,7 +11,7 @@ import shutil
 
 import pytest
 
-from tests.conformance.make_kafka_wrote import SEGMENT_MS, SETTINGS, T0, TARGET, TOPIC, seen
+from tests.conformance.files.make_kafka_wrote import SEGMENT_MS, SETTINGS, T0, TARGET, TOPIC, seen
 from tools.kafka.brokers import Broker
 from tools.kafka.kafka_jars import Tools
 from tools.kafka.rawkafka import (

@@ -10,7 +10,7 @@ from confluent_kafka import Producer
 from kafka import KafkaProducer
 
 from scriba.client import SyncProducer
-from tests.conformance.interop_model import CODECS, EVERYTHING, LINES, NO_NULL_HEADER, Record
+from tests.conformance.interop.model import CODECS, EVERYTHING, LINES, NO_NULL_HEADER, Record
 from tests.conformance.kafkajs import kafkajs, message, send
 from tools.kafka.brokers import Broker
 from tools.kafka.kafka_jars import Tools

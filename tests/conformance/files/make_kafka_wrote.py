@@ -1,7 +1,7 @@
 """Makes `data/kafka-wrote`: a partition directory written by Apache Kafka, and what is in it.
 
-Run by hand: `python -m tests.conformance.make_kafka_wrote`. The directory holds every codec, an
-idempotent producer, a compacted-looking mix of keys and null values, headers, two committed and
+Run by hand: `python -m tests.conformance.files.make_kafka_wrote`. The directory holds every codec,
+an idempotent producer, a compacted-looking mix of keys and null values, headers, two committed and
 two aborted transactions and several segments. `expected.json` says what a reader at either
 isolation level must see: offset, timestamp, key, value and headers of each record.
 """

@@ -14,8 +14,8 @@ import pytest
 from scriba.errors import ErrorCode
 from scriba.wire.messages import admin, groups, metadata, produce, security, txn
 from scriba.wire.schema import Message
-from tests.conformance.random_requests import Requests
-from tests.conformance.side_by_side import Name, Side
+from tests.conformance.side_by_side.random_requests import Requests
+from tests.conformance.side_by_side.sides import Name, Side
 from tools.kafka.brokers import QuickKafka, ScribaBroker, running
 
 SEEDS = int(os.environ.get("SEEDS", "1"))

@@ -7,9 +7,9 @@ that codec.
 
 import pytest
 
-from tests.conformance.interop_model import CODECS, Record, Seen, seen
-from tests.conformance.interop_readers import READERS, WITHOUT_SNAPPY
-from tests.conformance.interop_writers import WRITERS
+from tests.conformance.interop.model import CODECS, Record, Seen, seen
+from tests.conformance.interop.readers import READERS, WITHOUT_SNAPPY
+from tests.conformance.interop.writers import WRITERS
 from tools.kafka.brokers import Broker
 from tools.kafka.kafka_jars import Tools
 from tools.kafka.rawkafka import Codec, Connection, create_topic, fetch, fetched, walk
