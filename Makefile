@@ -69,7 +69,7 @@ spark: setup ## the data source and the sink, on a local Spark
 	@$(PY) -m pytest tests/spark
 
 chaos: setup ## everything killed at every step: nodes (an hour, SCRIBA_CHAOS_S), Spark, inventory
-	@SCRIBA_CHAOS=1 $(PY) -m pytest -s tests/faults/test_cluster_processes.py tests/faults/test_moves_killed.py tests/integration/inventory/test_crash.py tests/spark/test_crashes.py
+	@SCRIBA_CHAOS=1 $(PY) -m pytest -s tests/faults/test_cluster_processes.py tests/faults/test_moves_killed.py tests/integration/inventory/test_crash.py tests/spark/connector/test_crashes.py
 
 browser: setup ## the shop's page in headless Chromium
 	@$(PY) -m pytest tests/browser

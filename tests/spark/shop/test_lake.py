@@ -22,7 +22,7 @@ from scriba.pipelines.shop.streaming.runner import Runner
 from scriba.pipelines.shop.topics import Names
 from scriba.spark.origin import QUERY
 from tests.spark.desk import Desk
-from tests.spark.shop_store import Store
+from tests.spark.shop.store import Store
 
 LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 START = 1_793_000_000_000

@@ -12,7 +12,7 @@ from scriba.pipelines.shop.simulation.generator import Generator, Shape
 from scriba.pipelines.shop.streaming.queries import Shop
 from scriba.pipelines.shop.streaming.runner import GivenUp, Runner
 from tests.spark.desk import Desk
-from tests.spark.shop_store import Store
+from tests.spark.shop.store import Store
 
 START = 1_793_000_000_000
 BUSY = "Python worker failed to connect back."

@@ -18,8 +18,8 @@ from scriba.pipelines.shop.simulation.truth import STEPS
 from scriba.pipelines.shop.streaming.queries import Settings
 from scriba.pipelines.shop.streaming.runner import Runner
 from tests.spark.desk import Desk
-from tests.spark.shop_nasty import Nasty
-from tests.spark.shop_store import Store
+from tests.spark.shop.nasty import Nasty
+from tests.spark.shop.store import Store
 
 VIEW, CART, BUY = topics.INPUTS
 Received = ConsumerRecord[bytes | None, bytes | None]

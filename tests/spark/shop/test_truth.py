@@ -10,7 +10,7 @@ from scriba.pipelines.shop.events.rules import HOUR_MS
 from scriba.pipelines.shop.simulation.generator import Delivery, Event, Generator, Shape, encode
 from scriba.pipelines.shop.simulation.truth import Table, Truth
 from tests.spark.desk import Desk
-from tests.spark.shop_store import Store
+from tests.spark.shop.store import Store
 
 START = 1_793_000_000_000
 SHAPE = Shape(rate=1.2, users=60, products=40, broken=0.01, very_late=0.01, duplicates=0.05)

@@ -23,7 +23,7 @@ from scriba.pipelines.shop.streaming.figures import (
     sessions,
 )
 from scriba.pipelines.shop.topics import Names
-from tests.spark.shop_nasty import Nasty
+from tests.spark.shop.nasty import Nasty
 
 COLUMNS = "value binary, topic string, partition int, offset long, timestamp timestamp"
 ARRIVED = datetime(2026, 11, 15, 12, 35, tzinfo=UTC)
