@@ -48,7 +48,7 @@ sim: $(READY) ## whole nodes on simulated time; SEEDS=n for more
 	@$(PY) -m pytest tests/sim
 
 mutants: $(READY) ## broken variants of the broker, each found by the simulator
-	@MUTANTS=all $(PY) -m pytest tests/sim/test_mutants.py tests/sim/test_coordinator_mutants.py tests/sim/test_fastpath_mutants.py tests/sim/test_cluster_mutants.py tests/unit/raft/test_quorum_storms.py
+	@MUTANTS=all $(PY) -m pytest tests/sim/mutants tests/unit/raft/test_quorum_storms.py
 
 search: $(READY) ## what a night may take: new examples, new seeds, all mutants; HOURS=8
 	@$(PY) -m tools.search --hours $(or $(HOURS),8)
@@ -60,7 +60,7 @@ conformance: setup ## programs that others wrote, against a running node
 	@$(PY) -m pytest tests/conformance
 
 faults: setup ## crashes, torn files, bad input
-	@$(PY) -m pytest $(wildcard tests/faults tests/*/test_bad_*.py tests/*/test_restart.py)
+	@$(PY) -m pytest tests/faults tests/integration/bad_input tests/conformance/files/test_restart.py
 
 fuzz: setup ## libFuzzer against the extension; SECONDS=60 for each target, ARGS='--keep lz4'
 	@$(PY) -m tests.fuzz --seconds $(or $(SECONDS),60) $(ARGS)
@@ -69,7 +69,7 @@ spark: setup ## the data source and the sink, on a local Spark
 	@$(PY) -m pytest tests/spark
 
 chaos: setup ## everything killed at every step: nodes (an hour, SCRIBA_CHAOS_S), Spark, inventory
-	@SCRIBA_CHAOS=1 $(PY) -m pytest -s tests/faults/test_cluster_processes.py tests/faults/test_moves_killed.py tests/integration/test_inventory_crash.py tests/spark/test_crashes.py
+	@SCRIBA_CHAOS=1 $(PY) -m pytest -s tests/faults/test_cluster_processes.py tests/faults/test_moves_killed.py tests/integration/inventory/test_crash.py tests/spark/connector/test_crashes.py
 
 browser: setup ## the shop's page in headless Chromium
 	@$(PY) -m pytest tests/browser

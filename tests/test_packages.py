@@ -35,7 +35,7 @@ def test_helpers_have_modules_of_their_own(path: Path) -> None:
 @pytest.mark.parametrize(
     "source",
     [
-        "from tests.unit.broker.test_repeated_produce import Writer",
+        "from tests.unit.broker.fastpath.test_repeated_produce import Writer",
         "from .conftest import Desk",
         "from tests.unit.client import test_consumer",
         "import tests.unit.conftest",

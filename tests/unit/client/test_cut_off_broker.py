@@ -1,7 +1,7 @@
 """A broker that is cut off from the others answers as if nothing had happened; clients ask others.
 
 What it says is old, and never an error by itself: it names itself as leader and coordinator. (Whole
-clusters with such a cut are in tests/sim/test_cut_off_leader.py.)
+clusters with such a cut are in tests/sim/failover/test_cut_off_leader.py.)
 """
 
 import asyncio

@@ -1,8 +1,8 @@
 """What a node counts: plain numbers, rendered when somebody asks (`metrics`).
 
 They belong to one node and are written by its loop alone, so two nodes fit in one process and
-nothing is locked. `tests/unit/broker/test_every_counter.py` walks all of them and fails on one that
-nobody moves or nobody renders.
+nothing is locked. `tests/unit/broker/observe/test_every_counter.py` walks all of them and fails on
+one that nobody moves or nobody renders.
 """
 
 from __future__ import annotations

@@ -1,0 +1,33 @@
+"""Every broken variant is found by some seed: a simulator that finds none proves nothing.
+
+Here the cheap ones are played; `make mutants` plays all of them.
+"""
+
+import os
+
+import pytest
+
+from scriba.testing.sim.plays.coordinated import run
+from tests.sim.mutants.coordinator import MUTANTS, Mutant
+
+SEEDS = 60
+ALL = os.environ.get("MUTANTS") == "all"
+
+
+def caught(mutant: Mutant) -> bool:
+    """By a broken promise; a node or a run that just fails does not count."""
+    return any(
+        mutant.complaint in violation
+        for seed in (mutant.seed, *range(SEEDS))
+        for violation in run(seed).violations
+    )
+
+
+@pytest.mark.parametrize(
+    "mutant",
+    [mutant for mutant in MUTANTS if ALL or mutant.cheap],
+    ids=lambda mutant: mutant.name.replace("_", " "),
+)
+def test_a_broken_coordinator_is_caught(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
+    mutant.break_it(monkeypatch)
+    assert caught(mutant)
