@@ -192,8 +192,12 @@ class QuorumController:
             self._settings.quorum_voters,
             new_id,
             self._note,
+            clock=self._world.clock,
             known=known,
             may_found=self._settings.is_controller and empty,
+            patience_ms=None
+            if self._settings.is_controller
+            else self._settings.initial_broker_registration_timeout_ms,
         )
         if known is not None and not empty:
             await founding.confirm()
