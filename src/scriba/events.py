@@ -292,6 +292,13 @@ class EventKind(enum.Enum):
         "Start a release that knows the record; if there is none, read the record with "
         "kafka-dump-log, and tell whoever makes the controller that wrote it.",
     )
+    QUORUM_ADDRESS = (
+        "quorum_address",
+        WARNING,
+        "controller.quorum.voters names this controller with a port that it does not listen on for "
+        "controllers.",
+        "Correct the port, unless something forwards it; then name it in advertised.listeners.",
+    )
     QUORUM_NOT_JOINED = (
         "quorum_not_joined",
         WARNING,

@@ -210,6 +210,20 @@ def test_new_broker_without_controllers_ends_when_its_time_to_register_is_over(
     play(story)
 
 
+@pytest.mark.parametrize("advertised", ["", f"CONTROLLER://n1:{PORT + 1}"])
+def test_controller_whose_own_entry_names_another_port_says_so(advertised: str) -> None:
+    async def story(quorum: SimQuorum) -> None:
+        voters = f"1@n1:{PORT + 1}"
+        quorum.add(1, controller_quorum_voters=voters, advertised_listeners=advertised)
+        await quorum.start(1)
+        events = quorum.node(1).events.since()
+        told = [e.text for e in events if e.kind is EventKind.QUORUM_ADDRESS]
+        wrong = f"controller.quorum.voters has {voters}, and this controller listens on port {PORT}"
+        assert told == ([] if advertised else [wrong])
+
+    play(story)
+
+
 # ---- features ----
 
 
