@@ -242,9 +242,14 @@ class EventKind(enum.Enum):
         "broker_fenced",
         WARNING,
         "A broker was fenced: it takes no part until it is back. The active controller tells of "
-        "every other, and why (silent, refused, stopped, restarted); a broker that lives tells of "
-        "itself.",
+        "every other, and why (silent, refused, restarted); a broker that lives tells of itself.",
         "Nothing, if it comes back by itself; else check its network and whether it is overloaded.",
+    )
+    BROKER_STOPPED = (
+        "broker_stopped",
+        INFO,
+        "A broker has shut down in good order, after others took over what it led.",
+        "Nothing; start it again when its work is done.",
     )
     BROKER_UNFENCED = (
         "broker_unfenced",
@@ -291,6 +296,13 @@ class EventKind(enum.Enum):
         "learns of no later change, and does not act as the active controller.",
         "Start a release that knows the record; if there is none, read the record with "
         "kafka-dump-log, and tell whoever makes the controller that wrote it.",
+    )
+    QUORUM_ADDRESS = (
+        "quorum_address",
+        WARNING,
+        "controller.quorum.voters names this controller with a port that it does not listen on for "
+        "controllers.",
+        "Correct the port, unless something forwards it; then name it in advertised.listeners.",
     )
     QUORUM_NOT_JOINED = (
         "quorum_not_joined",
@@ -379,6 +391,12 @@ class EventKind(enum.Enum):
         "A replica left the in-sync set of a partition that this broker leads, or that nobody "
         "leads since: it was silent, too slow, or its broker was fenced.",
         "See whether the broker that is named is up and reachable, and its disk fast enough.",
+    )
+    REPLICA_STOPPED = (
+        "replica_stopped",
+        INFO,
+        "A replica left the in-sync set because its broker shuts down in good order.",
+        "Nothing; it is in sync again once its broker is back and has caught up.",
     )
     LEADER_CUT_OFF = (
         "leader_cut_off",

@@ -214,6 +214,7 @@ class Node:
             counters=self.counters,
         )
         self.server.open(bound.name for bound in self.controller_listeners)
+        self._compare_own_voter()
         cluster_id = await self.metadata.find_cluster(
             known, lambda: uuids.to_text(self.world.rng.uuid())
         )
@@ -221,6 +222,18 @@ class Node:
         self.cluster_id = self.metadata.cluster_id = cluster_id
         await self.metadata.start(clean=home.clean, also=self.clock_guard.at_start)
         self.tasks.spawn(self._follow_leadership(), name="leadership of the quorum")
+
+    def _compare_own_voter(self) -> None:
+        """Forwarding of ports is legitimate, so this is told and not refused."""
+        bound = sorted({each.port for each in self.controller_listeners})
+        known = {*bound, *(port for _, _, port in self.controller_addresses())}
+        for voter in self.settings.quorum_voters:
+            if bound and voter.node_id == self.id and voter.port not in known:
+                text = (
+                    f"controller.quorum.voters has {voter.node_id}@{voter.host}:{voter.port}, and "
+                    f"this controller listens on port {', '.join(map(str, bound))}"
+                )
+                self.note(EventKind.QUORUM_ADDRESS, f"node {self.id}", text)
 
     def _begin_run(self) -> None:
         self.metadata.make_directory()

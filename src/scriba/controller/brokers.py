@@ -368,7 +368,13 @@ def fence(state: State, brokers: Sequence[BrokerImage], cause: str) -> Iterator[
     yield from _without(state, [broker.id for broker in brokers])
     for broker in brokers:
         if not broker.fenced:
-            yield _change(broker, fenced=FENCE)
+            # Leaders see by it that a follower stops, which had no leadership to hand over first.
+            stops = cause == STOPPED and not broker.in_controlled_shutdown
+            yield _change(
+                broker,
+                fenced=FENCE,
+                in_controlled_shutdown=IN_CONTROLLED_SHUTDOWN if stops else 0,
+            )
 
 
 def _without(state: State, brokers: Sequence[int]) -> Iterator[Message]:

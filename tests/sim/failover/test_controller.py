@@ -5,7 +5,7 @@ Every answer to an administrator is held against all nodes at the very moment it
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import pytest
 
@@ -57,6 +57,15 @@ TOPIC_CONFIG: Final = 2
 METRIC: Final = "kafka_controller_kafkacontroller_"
 LONGEST_HOLD_S: Final = 5
 SETTINGS: Final = {"broker.session.timeout.ms": "6000", "broker.heartbeat.interval.ms": "1000"}
+
+QUORUM: Final = DescribeQuorumRequest(
+    topics=[
+        DescribeQuorumRequestTopicData(
+            topic_name="__cluster_metadata",
+            partitions=[DescribeQuorumRequestPartitionData(partition_index=0)],
+        )
+    ]
+)
 
 
 class Shape(NamedTuple):
@@ -253,17 +262,9 @@ def test_a_topic_that_metadata_makes_is_known_on_all(shape: Shape) -> None:
 @shapes
 def test_every_node_describes_the_quorum(shape: Shape) -> None:
     async def script(scene: Scene) -> None:
-        asked = DescribeQuorumRequest(
-            topics=[
-                DescribeQuorumRequestTopicData(
-                    topic_name="__cluster_metadata",
-                    partitions=[DescribeQuorumRequestPartitionData(partition_index=0)],
-                )
-            ]
-        )
         for at in scene.brokers:
             peer = await scene.ask(at)
-            answer = await peer.send(asked, 2, DescribeQuorumResponse)
+            answer = await peer.send(QUORUM, 2, DescribeQuorumResponse)
             told = answer.topics[0].partitions[0]
             assert told.error_code == 0
             assert told.leader_id == scene.active()
@@ -272,6 +273,37 @@ def test_every_node_describes_the_quorum(shape: Shape) -> None:
             assert {o.replica_id for o in told.observers} == observers
 
     play(script, shape)
+
+
+def test_without_a_majority_clients_hear_in_time_that_nobody_leads_and_whom_to_start() -> None:
+    async def script(scene: Scene) -> None:
+        first, second, last = scene.brokers
+        for at in (first, second):
+            scene.cluster.nodes[at].process.kill()
+        told = (
+            f"; start controllers until a majority of {first}, {second}, {last} runs and can be "
+            "reached"
+        )
+        for request, version, response, within_s in (
+            (_asked_for_topic(5000), 7, CreateTopicsResponse, 4.5),
+            (_asked_for_topic(60_000), 7, CreateTopicsResponse, 5.5),
+            (QUORUM, 2, DescribeQuorumResponse, 2.5),
+        ):
+            peer = await scene.ask(last)
+            began = scene.sim.loop.time()
+            answer: Any = await peer.send(request, version, response)
+            assert scene.sim.loop.time() - began < within_s
+            said = answer if request is QUORUM else answer.topics[0]
+            assert said.error_code == ErrorCode.REQUEST_TIMED_OUT
+            assert said.error_message.startswith("no active controller has answered within")
+            assert said.error_message.endswith(told)
+
+    play(script, Shape(3, 0))
+
+
+def _asked_for_topic(timeout_ms: int) -> CreateTopicsRequest:
+    topic = CreatableTopic(name="t", num_partitions=1, replication_factor=1)
+    return CreateTopicsRequest(topics=[topic], timeout_ms=timeout_ms)
 
 
 @pytest.mark.parametrize("seed", range(3))

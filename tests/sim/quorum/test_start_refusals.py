@@ -145,6 +145,85 @@ def test_address_of_a_listener_for_clients_is_told_as_that() -> None:
     play(story)
 
 
+async def first_word(quorum: SimQuorum, at: int) -> tuple[float, str]:
+    """After how many seconds a node without a cluster says for whom it waits, and what."""
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    quorum.nodes[at].boot()
+
+    def waits() -> str | None:
+        node = quorum.nodes[at].node
+        told = node.events.since() if node is not None else []
+        return next((e.text for e in told if e.kind is EventKind.QUORUM_WAITS), None)
+
+    text = await quorum.until(waits, 60, "it says nothing")
+    return loop.time() - began, text
+
+
+@pytest.mark.parametrize("role", [CONTROLLER, BROKER], ids=["controller", "broker"])
+@pytest.mark.parametrize("trouble", ["refuse", "silent"])
+def test_for_whom_a_new_node_waits_is_told_in_seconds_with_the_cause_and_the_fix(
+    role: dict[str, str], trouble: str
+) -> None:
+    async def story(quorum: SimQuorum) -> None:
+        new_controller(quorum, 4, servers=f"n1:{PORT}", **role)
+        if trouble == "silent":
+            quorum.sim.network.cut("n4", "n1")
+        after_s, text = await first_word(quorum, 4)
+        assert 3 < after_s < 6
+        cause = {"refuse": "Connection refused", "silent": "no answer"}[trouble]
+        assert text == (
+            f"waits for an answer of n1:{PORT} ({cause}); check that the controllers run, and "
+            "controller.quorum.bootstrap.servers"
+        )
+        node = quorum.node(4)
+        await asyncio.sleep(40)  # a broker ends after a minute, and repeats what it said before
+        assert node.events.counts[EventKind.QUORUM_WAITS] > 10
+        if role is CONTROLLER:
+            await asyncio.sleep(200)
+            told = [e for e in node.events.since() if e.kind is EventKind.QUORUM_WAITS]
+            assert len(told) >= 4, "it is told again"
+            assert not quorum.nodes[4].process.task.done(), "a controller waits on"
+
+    play(story)
+
+
+@pytest.mark.parametrize("trouble", ["refuse", "silent"])
+def test_new_broker_without_controllers_ends_when_its_time_to_register_is_over(
+    trouble: str,
+) -> None:
+    async def story(quorum: SimQuorum) -> None:
+        limit = {"initial_broker_registration_timeout_ms": "7000"}
+        new_controller(quorum, 4, servers=f"n1:{PORT}", **BROKER, **limit)
+        if trouble == "silent":
+            quorum.sim.network.cut("n4", "n1")
+        cause = {"refuse": "Connection refused", "silent": "no answer"}[trouble]
+        began = asyncio.get_running_loop().time()
+        assert await refusal(quorum, 4) == (
+            "no controller told of a cluster within 7000 ms "
+            "(initial.broker.registration.timeout.ms): waits for an answer of "
+            f"n1:{PORT} ({cause}); check that the controllers run, and "
+            "controller.quorum.bootstrap.servers"
+        )
+        assert 7 <= asyncio.get_running_loop().time() - began < 9
+
+    play(story)
+
+
+@pytest.mark.parametrize("advertised", ["", f"CONTROLLER://n1:{PORT + 1}"])
+def test_controller_whose_own_entry_names_another_port_says_so(advertised: str) -> None:
+    async def story(quorum: SimQuorum) -> None:
+        voters = f"1@n1:{PORT + 1}"
+        quorum.add(1, controller_quorum_voters=voters, advertised_listeners=advertised)
+        await quorum.start(1)
+        events = quorum.node(1).events.since()
+        told = [e.text for e in events if e.kind is EventKind.QUORUM_ADDRESS]
+        wrong = f"controller.quorum.voters has {voters}, and this controller listens on port {PORT}"
+        assert told == ([] if advertised else [wrong])
+
+    play(story)
+
+
 # ---- features ----
 
 

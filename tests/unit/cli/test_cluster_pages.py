@@ -1,9 +1,18 @@
 """What `scriba cluster quorum` and `scriba topic describe --offline` make of what brokers say."""
 
+import argparse
+import asyncio
+from typing import Any
+
+import pytest
+
 from scriba.cli.cluster import quorum
+from scriba.cli.problems import CommandError
 from scriba.cli.topics.unwell import document, is_offline, row
+from scriba.client import BrokerError, TimedOut
 from scriba.client.admin.model import PartitionDescription, QuorumDescription, QuorumReplica
 from scriba.client.diagnosis.explain import is_under_replicated
+from scriba.errors import ErrorCode
 
 NOW_MS = 1_700_000_000_000
 
@@ -40,6 +49,22 @@ def test_a_quorum_without_a_leader_is_led_by_nobody() -> None:
         (2, 0, None),
     ]
     assert quorum.page(found, NOW_MS)[0].startswith("nobody leads in epoch 7")
+
+
+def test_a_quorum_that_nobody_leads_is_told_with_whom_to_start() -> None:
+    class Leaderless:
+        async def describe_quorum(self, *, broker: int | None, timeout_ms: int) -> None:
+            assert timeout_ms == 3000, "no longer than needed"
+            text = "no active controller has answered within 2000 ms (it is gone); start 1, 2"
+            cause = BrokerError(ErrorCode.REQUEST_TIMED_OUT, text, about="the quorum")
+            raise TimedOut("the quorum did not come within 3000 ms", cause=cause)
+
+    options: Any = argparse.Namespace(broker=None, timeout=10.0)
+    admin: Any = Leaderless()
+    with pytest.raises(CommandError) as told:
+        asyncio.run(quorum.described(admin, options))
+    assert told.value.cause == "no active controller has answered within 2000 ms (it is gone)"
+    assert told.value.fix == "start 1, 2"
 
 
 def partition(

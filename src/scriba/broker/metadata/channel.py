@@ -42,6 +42,10 @@ RETRY_PAUSE_MS: Final = 20
 LEAST_PATIENCE_MS: Final = 1_000
 """A client that gives its request less still has it brought to the controller."""
 
+LEADERLESS_MS: Final = 5_000
+"""How long an administrator's request waits for an active controller, an election among them: its
+client still hears why nobody answers, and what else it asks by the connection is not given up."""
+
 HEARTBEAT: Final = "heartbeat"
 FORWARDING: Final = "forwarding"
 BROKER: Final = "broker"
@@ -94,6 +98,9 @@ class Quorum(Protocol):
 
     def leader(self) -> Leader | None: ...
 
+    def voters(self) -> list[int]:
+        """The controllers of which a majority elects one."""
+
     def changed(self) -> Awaitable[None]:
         """Ends when there is another leader, or none any more."""
 
@@ -139,8 +146,8 @@ class ControllerChannel:
         request, REQUEST_TIMED_OUT when no controller has answered in time.
 
         Where none takes it, it is tried again until `leaderless_ms` have passed, else to the end
-        of its time. What an administrator's request has changed is in effect on all live brokers
-        when it is answered.
+        of its time (of an administrator's, shortly before that). What an administrator's request
+        has changed is in effect on all live brokers when it is answered.
         """
         node = self._node
         limit = self._patience(request) if timeout_ms is None else timeout_ms
@@ -149,6 +156,9 @@ class ControllerChannel:
         visible_until = began + min(limit, max(getattr(request, "timeout_ms", limit), 0))
         passed_on = ctx is None or not node.is_controller_listener(ctx.listener)
         last: Exception | None = None
+        wait_ms = leaderless_ms
+        if wait_ms is None and ctx is not None and type(request) in VISIBLE:
+            wait_ms = min(LEADERLESS_MS, limit * 4 // 5)
         try:
             async with asyncio.timeout(limit / 1000):
                 while True:
@@ -167,20 +177,29 @@ class ControllerChannel:
                             raise
                         last = refused
                     waited = node.world.clock.mono_ms() - began
-                    if leaderless_ms is not None and waited >= leaderless_ms:
-                        limit = leaderless_ms
+                    if wait_ms is not None and waited >= wait_ms:
+                        limit = wait_ms
                         raise TimeoutError
                     await self._pause(before)
         except TimeoutError:
-            raise KafkaError(
-                ErrorCode.REQUEST_TIMED_OUT,
-                f"no controller has answered within {limit} ms{f': {last}' if last else ''}",
-            ) from last
+            text = f"no controller has answered within {limit} ms{f': {last}' if last else ''}"
+            if ctx is not None and last is not None:
+                text = self._leaderless(limit, last)
+            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, text) from last
         if type(request) in VISIBLE:
             await node.metadata_settled(isinstance(request, CREATING))
         if last is not None and _is_done(request, getattr(response, "error_code", 0)):
             return RemoveRaftVoterResponse(error_message=None)
         return response
+
+    def _leaderless(self, waited_ms: int, last: Exception) -> str:
+        """What a client is told: it can reach this broker, and knows nothing of controllers."""
+        named = ", ".join(map(str, self._node.quorum.voters()))
+        why = last.message if isinstance(last, KafkaError) else next(iter(last.args), "no answer")
+        return (
+            f"no active controller has answered within {waited_ms} ms ({why}); start "
+            f"controllers until a majority of {named} runs and can be reached"
+        )
 
     def close(self) -> None:
         self._channels.close()

@@ -40,6 +40,7 @@ from scriba.broker.metadata.unclean import ReplicaSurvey
 from scriba.broker.observe.counters import Counters
 from scriba.broker.observe.events import Note
 from scriba.config import StartError
+from scriba.controller.brokers import STOPPED
 from scriba.controller.features import SUPPORTED
 from scriba.controller.image import KRAFT_VERSION, ClusterImage, Delta, ImageError
 from scriba.controller.machine import Controller
@@ -192,8 +193,12 @@ class QuorumController:
             self._settings.quorum_voters,
             new_id,
             self._note,
+            clock=self._world.clock,
             known=known,
             may_found=self._settings.is_controller and empty,
+            patience_ms=None
+            if self._settings.is_controller
+            else self._settings.initial_broker_registration_timeout_ms,
         )
         if known is not None and not empty:
             await founding.confirm()
@@ -525,6 +530,8 @@ class QuorumController:
                 if news.broker_id == self._node_id:
                     continue  # it starts and stops with this process, which tells of that itself
                 kind = EventKind.BROKER_FENCED if news.fenced else EventKind.BROKER_UNFENCED
+                if news.fenced and news.cause == STOPPED:
+                    kind = EventKind.BROKER_STOPPED
                 self._note(kind, f"broker {news.broker_id}", news.cause)
         if self._survey is not None:
             self._survey.look()

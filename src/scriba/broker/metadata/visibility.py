@@ -68,6 +68,9 @@ class QuorumView:
             return None
         return Leader(leader, epoch, quorum.address(leader))
 
+    def voters(self) -> list[int]:
+        return sorted(self._node.metadata.quorum.raft.voters)
+
     def changed(self) -> Awaitable[None]:
         return self._node.metadata.quorum.changed.wait()
 

@@ -80,7 +80,7 @@ async def _quorum(admin: Admin) -> QuorumDescription | None:
     """None where nobody answers for it: its majority may be what is missing, and who looks wants to
     see the rest all the more."""
     try:
-        return await admin.describe_quorum()
+        return await admin.describe_quorum(timeout_ms=PATIENCE_MS)
     except (TimedOut, NetworkError):
         return None
     except BrokerError as refused:

@@ -3,13 +3,16 @@
 import argparse
 import time
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final
 
 from scriba.cli.output import Cell, print_json, print_lines, table
 from scriba.cli.problems import CommandError
-from scriba.cli.session import with_admin
-from scriba.client import Admin
+from scriba.cli.session import timeout_ms, with_admin
+from scriba.client import Admin, BrokerError, NetworkError, TimedOut
 from scriba.client.admin.model import QuorumDescription, QuorumReplica
+
+PATIENCE_MS: Final = 3_000
+"""A broker says after two seconds that it finds nobody; an election is over by then."""
 
 
 @with_admin
@@ -20,7 +23,7 @@ async def run(admin: Admin, options: argparse.Namespace) -> int:
         if options.broker not in known:
             there = ", ".join(map(str, known))
             raise CommandError(f"there is no broker {options.broker}", f"there are {there}")
-    quorum = await admin.describe_quorum(broker=options.broker)
+    quorum = await described(admin, options)
     now_ms = time.time_ns() // 1_000_000
     found = document(quorum)
     if options.json:
@@ -28,6 +31,21 @@ async def run(admin: Admin, options: argparse.Namespace) -> int:
     else:
         print_lines("\n".join(page(found, now_ms)))
     return 0
+
+
+async def described(admin: Admin, options: argparse.Namespace) -> QuorumDescription:
+    """CommandError where brokers answer, and none of them finds an active controller."""
+    limit_ms = min(PATIENCE_MS, timeout_ms(options))
+    try:
+        return await admin.describe_quorum(broker=options.broker, timeout_ms=limit_ms)
+    except TimedOut as late:
+        if isinstance(late.cause, NetworkError):
+            raise
+        cause, fix = "no active controller answers", "start controllers until a majority runs"
+        told = str(late.cause) if isinstance(late.cause, BrokerError) else ""
+        if (at := told.find("no active controller has answered")) >= 0:
+            cause, _, fix = told[at:].partition("; ")
+        raise CommandError(cause, fix) from late
 
 
 def document(quorum: QuorumDescription) -> dict[str, Any]:

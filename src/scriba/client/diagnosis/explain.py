@@ -46,10 +46,14 @@ SHOWN: Final = 10
 """Events that are told, the latest ones."""
 
 _ABOUT_BROKERS: Final = frozenset(
-    {"broker_lost", "broker_fenced", "broker_unfenced", "fetch_failed"}
+    {"broker_lost", "broker_fenced", "broker_stopped", "broker_unfenced", "fetch_failed"}
 )
 _ABOUT_ALL: Final = frozenset({"partitions_leaderless", "unclean_election"})
 
+
+_LEFT: Final = ("isr_shrunk", "replica_stopped")
+"""Of a replica that left the in-sync set."""
+_GONE: Final = ("broker_lost", "broker_fenced", "broker_stopped")
 
 _ENDED: Final = re.compile(r"its log ended at (\d+)")
 
@@ -262,7 +266,7 @@ def _last_word(facts: Facts, broker: int, relevant: Sequence[EventFacts]) -> str
     ends = [
         int(found[1])
         for each in relevant
-        if each.kind == "isr_shrunk" and _names(each, broker)
+        if each.kind in _LEFT and _names(each, broker)
         if (found := _ENDED.search(each.text)) is not None
     ]
     if ends:
@@ -380,9 +384,9 @@ def _relevant(facts: Facts) -> list[EventFacts]:
 
 
 def _names(event: EventFacts, broker: int) -> bool:
-    if event.kind in ("isr_shrunk", "isr_expanded"):
+    if event.kind in (*_LEFT, "isr_expanded"):
         return event.text.startswith(f"replica {broker} ")
-    if event.kind in ("broker_lost", "broker_fenced", "broker_unfenced"):
+    if event.kind in (*_GONE, "broker_unfenced"):
         return event.about == f"broker {broker}"
     return event.node == broker and event.kind not in _ABOUT_BROKERS | _ABOUT_ALL | ABOUT_DIRS
 
@@ -406,7 +410,7 @@ def _since(facts: Facts, relevant: Sequence[EventFacts], awaited: Sequence[int])
         times = [
             each.time_ms
             for each in relevant
-            if each.kind in ("isr_shrunk", "broker_lost", "broker_fenced") and _names(each, broker)
+            if each.kind in (*_LEFT, *_GONE) and _names(each, broker)
         ]
         left += times[-1:]
     return min(left, default=None)

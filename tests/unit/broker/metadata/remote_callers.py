@@ -29,6 +29,9 @@ class RemoteCaller:
         self.settled: list[bool] = []
         self.channel = ControllerChannel(self)
 
+    def voters(self) -> list[int]:
+        return [1, 2, 3]
+
     def leader(self) -> Leader | None:
         return self.told
 

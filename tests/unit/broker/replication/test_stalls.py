@@ -2,6 +2,8 @@
 
 import asyncio
 
+import pytest
+
 from scriba.errors import ErrorCode
 from scriba.events import EventKind
 from tests.unit.broker.brokers import Brokers, play
@@ -37,6 +39,25 @@ def test_producers_wait_for_a_stuck_follower_no_longer_than_was_asked_for() -> N
         await brokers.until(lambda: set(brokers.image("t").isr) == {1, 2, 3})
 
     play(script, scriba_replica_stall_ms=STALL_MS)
+
+
+@pytest.mark.parametrize("stopped", [3, 2], ids=["follower", "leader"])
+def test_a_replica_whose_broker_stops_in_good_order_is_no_warning(stopped: int) -> None:
+    async def script(brokers: Brokers) -> None:
+        await brokers.create("t", (2, 3, 1))
+        assert await brokers.produce(2, "t", b"before") is ErrorCode.NONE
+        await brokers.nodes[stopped].stop()
+        leader = 5 - stopped if stopped == 2 else 2
+        await brokers.until(lambda: stopped not in brokers.image("t").isr)
+        await brokers.until(lambda: EventKind.REPLICA_STOPPED in kinds(brokers, leader))
+        assert EventKind.ISR_SHRUNK not in kinds(brokers, leader)
+        events = brokers.nodes[leader].events.page(0, 256).events
+        (text,) = {
+            e.text for e in events if e.kind is EventKind.REPLICA_STOPPED and e.about == "t-0"
+        }
+        assert text.startswith(f"replica {stopped} left the in-sync set: its broker stops, ")
+
+    play(script)
 
 
 def test_a_leader_that_no_follower_reaches_hands_over_before_it_shrinks_an_isr() -> None:

@@ -111,6 +111,10 @@ def refuse_log_dirs(
     return DescribeLogDirsResponse(error_code=code)
 
 
+LEADERLESS_MS: Final = 2_000
+"""Whoever asks who leads wants to hear soon that nobody does."""
+
+
 def describe_quorum(
     node: ControllerForwarding, ctx: Context, request: DescribeQuorumRequest
 ) -> Deferred[DescribeQuorumResponse]:
@@ -121,7 +125,9 @@ def describe_quorum(
 async def _describe_quorum(
     node: ControllerForwarding, ctx: Context, request: DescribeQuorumRequest
 ) -> DescribeQuorumResponse:
-    response: DescribeQuorumResponse = await node.controller.call(request, ctx.version, ctx)
+    response: DescribeQuorumResponse = await node.controller.call(
+        request, ctx.version, ctx, leaderless_ms=LEADERLESS_MS
+    )
     return in_version(response, ctx.version)
 
 

@@ -33,8 +33,9 @@ from scriba.broker.observe.events import Note
 from scriba.config import StartError
 from scriba.errors import ErrorCode, error_code
 from scriba.events import EventKind
-from scriba.peers.errors import ClientError
+from scriba.peers.errors import ClientError, TimedOut
 from scriba.raft.messages import NO_DIRECTORY, Position, Voter, VoteRequest
+from scriba.runtime.ports import Clock
 from scriba.settings.listeners import Voter as ConfiguredVoter
 from scriba.wire.messages.metadata import DescribeClusterRequest, DescribeClusterResponse
 from scriba.wire.schema import Message
@@ -44,11 +45,14 @@ ANSWER_MS: Final = 1_000
 CONFIRM_S: Final = 0.2
 """How long a node that has metadata waits for others at its start: those that live answer sooner,
 and the address of those that do not refuses."""
-QUIET_ROUNDS: Final = 20
-"""Rounds before an operator is told whom this node waits for."""
+QUIET_MS: Final = 4_000
+"""Time before an operator is told whom this node waits for: with the round under way, whose silent
+addresses take `ANSWER_MS`, the first word comes after about five seconds."""
 CONTROLLERS: Final = 2
 """Endpoint type of DescribeCluster: the controllers, not the brokers (KIP-919)."""
 MOST_MET: Final = 64
+SILENT: Final = "no answer"
+REFUSES: Final = "it refuses to tell"
 PURPOSE: Final = "founding"
 
 
@@ -68,21 +72,31 @@ class Founding:
         new_id: Callable[[], str],
         note: Note,
         *,
+        clock: Clock,
         known: str | None,
         may_found: bool,
+        patience_ms: int | None = None,
     ) -> None:
-        """`known` is the id that this node's directories already have, None if they are new."""
+        """`known` is the id that this node's directories already have, None if they are new.
+
+        `patience_ms` is how long a broker looks for a cluster (as it tries to register no longer
+        either); None for a controller, without which the others may never found one.
+        """
         self._channels = channels
         self._identity = identity
         self._others = tuple(others)
         self._configured = {(v.host, v.port): v.node_id for v in configured}
         self._new_id = new_id
         self._note = note
+        self._clock = clock
         self._known = known
         self._may_found = may_found
+        self._patience_ms = patience_ms
         self._met: dict[int, Identity] = {}
         self._for_clients: set[Address] = set()
         """Addresses of which somebody said that no controllers are asked there."""
+        self._silence: dict[Address, str] = {}
+        """Why no answer came, at the last attempt."""
 
     def meet(self, identity: Identity) -> None:
         """Another controller without a cluster names itself."""
@@ -91,7 +105,7 @@ class Founding:
 
     async def run(self) -> Found:
         """Asks until there is a cluster. StartError where there can be none."""
-        rounds = 0
+        began = self._clock.mono_ms()
         while True:
             answers = await asyncio.gather(*(self._ask(each) for each in self._others))
             self._refuse_foreign(answers)
@@ -103,9 +117,15 @@ class Founding:
             found = self._found(told)
             if found is not None:
                 return found
-            rounds += 1
-            if rounds >= QUIET_ROUNDS:
-                self._tell(answers)
+            waited_ms = self._clock.mono_ms() - began
+            if self._patience_ms is not None and waited_ms >= self._patience_ms:
+                raise StartError(
+                    f"no controller told of a cluster within {self._patience_ms} ms "
+                    f"(initial.broker.registration.timeout.ms): {self._awaited(answers)}"
+                )
+            if waited_ms >= QUIET_MS:
+                # Once a minute, in the log and among the events.
+                self._note(EventKind.QUORUM_WAITS, "cluster", self._awaited(answers))
             await asyncio.sleep(ROUND_S)
 
     async def confirm(self) -> None:
@@ -150,7 +170,8 @@ class Founding:
             told.cluster_id = None
             try:
                 met = await self._call(address, told)
-            except ClientError:
+            except ClientError as failure:
+                self._silence[address] = _reason(failure)
                 return None
             if error_code(met.error_code) is not ErrorCode.NONE:
                 return None
@@ -159,7 +180,8 @@ class Founding:
     async def _describe(self, address: Address) -> DescribeClusterResponse | None:
         try:
             answer = await self._call(address, DescribeClusterRequest(endpoint_type=CONTROLLERS))
-        except ClientError:
+        except ClientError as failure:
+            self._silence[address] = _reason(failure)
             return None
         assert isinstance(answer, DescribeClusterResponse)
         if answer.error_code == ErrorCode.MISMATCHED_ENDPOINT_TYPE:
@@ -242,18 +264,32 @@ class Founding:
                 "correct it there"
             )
 
-    def _tell(self, answers: Sequence[DescribeClusterResponse | None]) -> None:
+    def _awaited(self, answers: Sequence[DescribeClusterResponse | None]) -> str:
+        """For whom this node waits, why, and what to do."""
         silent = [a for a, answer in zip(self._others, answers, strict=True) if answer is None]
         wrong = [address for address in silent if address in self._for_clients]
         waiting = [address for address in silent if address not in self._for_clients]
-        text = "waits for the controller with the lowest id, which founds it"
-        if waiting or wrong:
-            text = f"waits for an answer of {_listed(waiting) if waiting else 'a controller'}"
-        if wrong:
-            voters = wrong[0] in self._configured
-            key = "controller.quorum.voters" if voters else "controller.quorum.bootstrap.servers"
-            text += f"; {_listed(wrong)} is no listener for controllers: correct {key}"
-        self._note(EventKind.QUORUM_WAITS, "cluster", text)
+        voters = bool(self._configured)
+        key = "controller.quorum.voters" if voters else "controller.quorum.bootstrap.servers"
+        if not silent:
+            return (
+                "waits for the controller with the lowest id, which founds it; look into its log "
+                "for whom it waits"
+            )
+        if not wrong:
+            each = ", ".join(f"{_listed([a])} ({self._silence.get(a, REFUSES)})" for a in waiting)
+            return f"waits for an answer of {each}; check that the controllers run, and {key}"
+        text = f"waits for an answer of {_listed(waiting) if waiting else 'a controller'}"
+        return f"{text}; {_listed(wrong)} is no listener for controllers: correct {key}"
+
+
+def _reason(failure: ClientError) -> str:
+    """In a few words: the address is named beside them."""
+    if isinstance(failure, TimedOut) or isinstance(failure.cause, TimeoutError):
+        return SILENT
+    if isinstance(failure.cause, OSError):
+        return failure.cause.strerror or str(failure.cause)
+    return str(failure)
 
 
 def _listed(addresses: Sequence[Address]) -> str:

@@ -21,6 +21,7 @@ from scriba.broker.ports import (
     ControllerAccess,
     Counting,
     EventLog,
+    MetadataView,
     WorldAccess,
 )
 from scriba.errors import ErrorCode, KafkaError, error_code
@@ -28,6 +29,7 @@ from scriba.events import EventKind
 from scriba.instant import Instant
 from scriba.peers.errors import ClientError
 from scriba.peers.ports import Backoff
+from scriba.replication.leader import Cause
 from scriba.runtime.loop.pace import Pace
 from scriba.wire.messages.brokers import (
     AlterPartitionRequest,
@@ -54,7 +56,14 @@ MOST_REMEMBERED: Final = 10_000
 
 
 class IsrHost(
-    BackgroundTasks, BrokerIdentity, ControllerAccess, Counting, EventLog, WorldAccess, Protocol
+    BackgroundTasks,
+    BrokerIdentity,
+    ControllerAccess,
+    Counting,
+    EventLog,
+    MetadataView,
+    WorldAccess,
+    Protocol,
 ):
     """What asking the controller for another ISR takes."""
 
@@ -176,14 +185,19 @@ class IsrUpdates:
         node, counters = self._node, self._node.counters
         for gone in changed.left:
             counters.isr_shrinks += 1
-            text = f"replica {gone.replica} left the in-sync set: {gone.cause.value}, "
+            broker = node.image.brokers.get(gone.replica)
+            stops = broker is not None and broker.in_controlled_shutdown
+            stops = stops and gone.cause is Cause.FENCED
+            cause = "its broker stops" if stops else gone.cause.value
+            text = f"replica {gone.replica} left the in-sync set: {cause}, "
             if gone.lag >= 0:
                 text += f"{gone.lag} records and {gone.behind_ms} ms behind"
             else:
                 text += "its lag unknown"
             if gone.end >= 0:
                 text += f", its log ended at {gone.end}"
-            node.note(EventKind.ISR_SHRUNK, repr(partition), text)
+            kind = EventKind.REPLICA_STOPPED if stops else EventKind.ISR_SHRUNK
+            node.note(kind, repr(partition), text)
         if changed.left:
             self._count_flaps(partition)
         for replica in changed.joined:
