@@ -42,10 +42,6 @@ RETRY_PAUSE_MS: Final = 20
 LEAST_PATIENCE_MS: Final = 1_000
 """A client that gives its request less still has it brought to the controller."""
 
-LEADERLESS_MS: Final = 5_000
-"""How long an administrator's request waits for an active controller, an election among them: its
-client still hears why nobody answers, and what else it asks by the connection is not given up."""
-
 HEARTBEAT: Final = "heartbeat"
 FORWARDING: Final = "forwarding"
 BROKER: Final = "broker"
@@ -158,7 +154,7 @@ class ControllerChannel:
         last: Exception | None = None
         wait_ms = leaderless_ms
         if wait_ms is None and ctx is not None and type(request) in VISIBLE:
-            wait_ms = min(LEADERLESS_MS, limit * 4 // 5)
+            wait_ms = limit * 4 // 5  # so that its client still hears why nobody answers
         try:
             async with asyncio.timeout(limit / 1000):
                 while True:
