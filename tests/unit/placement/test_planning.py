@@ -218,7 +218,7 @@ def test_what_is_fixed_is_counted_and_stays() -> None:
 
 
 def test_a_move_waits_for_those_of_its_target_that_vote_and_are_away() -> None:
-    found = facts({"u-0": (1, 3)}, 6, RACKS, gone={3: "b"})
+    found = facts({"u-0": (1, 3, 5)}, 6, RACKS, gone={3: "b"})
     assert found.awaited(at("u-0"), (1, 3, 6)) == [3]
     assert found.awaited(at("u-0"), (3, 5, 1)) == [], "another order is done at once"
     assert found.awaited(at("u-0"), (1, 4, 5)) == []

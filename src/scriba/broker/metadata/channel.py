@@ -142,8 +142,8 @@ class ControllerChannel:
         request, REQUEST_TIMED_OUT when no controller has answered in time.
 
         Where none takes it, it is tried again until `leaderless_ms` have passed, else to the end
-        of its time (of an administrator's, shortly before that). What an administrator's request
-        has changed is in effect on all live brokers when it is answered.
+        of its time. What an administrator's request has changed is in effect on all live brokers
+        when it is answered.
         """
         node = self._node
         limit = self._patience(request) if timeout_ms is None else timeout_ms
@@ -152,9 +152,6 @@ class ControllerChannel:
         visible_until = began + min(limit, max(getattr(request, "timeout_ms", limit), 0))
         passed_on = ctx is None or not node.is_controller_listener(ctx.listener)
         last: Exception | None = None
-        wait_ms = leaderless_ms
-        if wait_ms is None and ctx is not None and type(request) in VISIBLE:
-            wait_ms = limit * 4 // 5  # so that its client still hears why nobody answers
         try:
             async with asyncio.timeout(limit / 1000):
                 while True:
@@ -173,8 +170,8 @@ class ControllerChannel:
                             raise
                         last = refused
                     waited = node.world.clock.mono_ms() - began
-                    if wait_ms is not None and waited >= wait_ms:
-                        limit = wait_ms
+                    if leaderless_ms is not None and waited >= leaderless_ms:
+                        limit = leaderless_ms
                         raise TimeoutError
                     await self._pause(before)
         except TimeoutError:

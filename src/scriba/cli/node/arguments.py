@@ -93,19 +93,19 @@ def _joining(made: argparse.ArgumentParser) -> None:
 
 
 def _nodes(text: str) -> int:
-    return AUTO if text == "auto" else _several(text, ", nor auto")
+    return AUTO if text == "auto" else _several(text, ", or auto")
 
 
-def _several(text: str, nor: str = "") -> int:
+def _several(text: str, other: str = "") -> int:
     from scriba.cli.node.layout import MOST_NODES
 
     try:
-        number = at_least(int, 1)(text)
+        number = int(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number{nor}") from None
-    if number > MOST_NODES:
-        raise argparse.ArgumentTypeError(f"must be at most {MOST_NODES}")
-    return number
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a whole number; write it in digits{other}"
+        ) from None
+    return at_least(int, 1, MOST_NODES)(str(number))
 
 
 def nodes(commands: Commands) -> None:

@@ -8,9 +8,9 @@ unregisters whoever leaves.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from scriba.client import (
     Admin,
@@ -22,7 +22,7 @@ from scriba.client import (
 )
 from scriba.errors import ErrorCode
 from scriba.peers.ports import Ports
-from scriba.testing.history.moves import Moves
+from scriba.testing.history.moves import Ask, Moves
 from scriba.testing.sim.actors.cast import SINK, SOURCE, TABLE, Actor
 
 TOPICS: Final = (SOURCE, SOURCE, SINK, TABLE, "__consumer_offsets", "__transaction_state")
@@ -35,6 +35,24 @@ CORDONED: Final = "cordoned.log.dirs"
 LEAST: Final = 2
 """Replicas of a partition that moves; fewer would not survive a power cut."""
 MOVES: Final = ("move", "move", "move", "move", "cancel", "elect", "throttle", "cordon")
+
+
+class _Counted(Sequence[int]):
+    """Replicas that note each time they are put into a request."""
+
+    def __init__(self, replicas: Sequence[int], asked: Ask) -> None:
+        self._replicas = replicas
+        self._asked = asked
+
+    def __iter__(self) -> Iterator[int]:
+        self._asked.sent += 1
+        return iter(self._replicas)
+
+    def __len__(self) -> int:
+        return len(self._replicas)
+
+    def __getitem__(self, at: Any) -> Any:
+        return self._replicas[at]
 
 
 @dataclass(slots=True)
@@ -89,7 +107,8 @@ class Mover(Actor):
 
     async def _ask(self, admin: Admin, where: tuple[str, int], to: Sequence[int] | None) -> None:
         asked = self.moves.ask(where, to)
-        await admin.alter_partition_reassignments({where: to})
+        counted = None if to is None else _Counted(to, asked)
+        await admin.alter_partition_reassignments({where: counted})
         asked.granted = True
 
     def _choose(self, brokers: Sequence[int], count: int) -> list[int]:
