@@ -94,10 +94,13 @@ class Stalls:
         """In a row by which no follower was heard."""
         self._handed: Orders = {}
         """What was handed over, with the orders of replicas before."""
+        self._reached = False
+        """Whether the last look found a follower that was heard."""
         self._back_ms = 0
         """When they get these back."""
         self._next_ms = 0
-        """Before which time nothing is handed over."""
+        """Before which time nothing is handed over: where nobody reaches anybody, each would pass
+        on at once what it was given. Whom a follower has reached since may do it again sooner."""
 
     async def look(self, now: Instant) -> None:
         """One pass over what followers have not confirmed."""
@@ -110,6 +113,8 @@ class Stalls:
                 await self._step_down(silent, now)
             return
         self._looks = 0
+        if self._reached:
+            self._next_ms = min(self._next_ms, now.mono_ms + AGAIN_MS)
         if stall_ms(self._node.settings):
             await self._drop_stalled(now)
         else:
@@ -142,11 +147,13 @@ class Stalls:
         """The live brokers that do not reach this one, if it must be this one that is cut off."""
         replicas = self._node.replicas
         pace = Pace(self._node.world.clock)
+        self._reached = False
         found: set[int] = set()
         # The one heard last comes first: in good times that is all that is looked at.
         for session in sorted(replicas.follower_sessions, key=lambda each: -each.heard.ms):
             if session.replica in replicas.active and await self._is_followed(session, pace):
                 if session.heard.ms >= since_ms:
+                    self._reached = True
                     return []
                 found.add(session.replica)
         if len(found) == 1:
