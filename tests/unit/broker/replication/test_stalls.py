@@ -81,18 +81,19 @@ def test_a_leader_that_no_follower_reaches_hands_over_before_it_shrinks_an_isr()
 
 
 def test_a_leader_that_was_reached_since_hands_over_again_when_it_is_cut_off_again() -> None:
+    async def once(brokers: Brokers, topic: str) -> None:
+        await brokers.create(topic, (2, 3, 4))
+        assert await brokers.produce(2, topic, b"x") is ErrorCode.NONE
+        await asyncio.sleep(12)  # longer than a hand-over bars the next one
+        cut(brokers, 3, 4)
+        await brokers.until(lambda: brokers.image(topic).leader == 3, seconds=5)
+        assert EventKind.ISR_SHRUNK not in kinds(brokers, 2)
+        brokers.sim.network.heal()
+        await brokers.until(lambda: set(brokers.image(topic).isr) == {2, 3, 4})
+
     async def script(brokers: Brokers) -> None:
-        for topic in ("t", "u"):
-            await brokers.create(topic, (2, 3, 4))
-            assert await brokers.produce(2, topic, b"x") is ErrorCode.NONE
-            await asyncio.sleep(12)  # longer than a hand-over bars the next one
-            cut(brokers, 3, 4)
-            await brokers.until(lambda topic=topic: brokers.image(topic).leader == 3, seconds=5)
-            assert EventKind.ISR_SHRUNK not in kinds(brokers, 2)
-            brokers.sim.network.heal()
-            await brokers.until(
-                lambda topic=topic: set(brokers.image(topic).isr) == {2, 3, 4}  # type: ignore[misc]
-            )
+        await once(brokers, "t")
+        await once(brokers, "u")
 
     play(script, count=4, scriba_replica_stall_ms=STALL_MS)
 
