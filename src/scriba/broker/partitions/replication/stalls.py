@@ -94,8 +94,6 @@ class Stalls:
         """In a row by which no follower was heard."""
         self._handed: Orders = {}
         """What was handed over, with the orders of replicas before."""
-        self._handed_ms = 0
-        """When something was handed over last."""
         self._reached = False
         """Whether the last look found a follower that was heard."""
         self._back_ms = 0
@@ -116,7 +114,7 @@ class Stalls:
             return
         self._looks = 0
         if self._reached:
-            self._next_ms = min(self._next_ms, self._handed_ms + AGAIN_MS)
+            self._next_ms = min(self._next_ms, now.mono_ms + AGAIN_MS)
         if stall_ms(self._node.settings):
             await self._drop_stalled(now)
         else:
@@ -196,7 +194,7 @@ class Stalls:
         node.note(EventKind.LEADER_CUT_OFF, f"broker {node.id}", text)
         try:
             await carry_out(node, wanted)
-            self._next_ms, self._handed_ms = self._back_ms, now.mono_ms
+            self._next_ms = self._back_ms
         except KafkaError as error:
             node.note(EventKind.LEADER_CUT_OFF, f"broker {node.id}", f"could not: {error}")
 
